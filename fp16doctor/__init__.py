@@ -1,0 +1,39 @@
+"""The public names of fp16doctor, each loaded when it is first asked for.
+
+Importing the package must not import torch: reports are rendered where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from fp16doctor.schema.diagnosis import Diagnosis
+
+__version__ = "0.1.0"
+
+__all__ = ["Diagnosis", "__version__", "load_diagnosis"]
+
+
+def load_diagnosis(path: str | PathLike[str]) -> Diagnosis:
+    """Read the JSON file at ``path`` that ``fp16doctor scan`` wrote.
+
+    Raises:
+        DiagnosisFileError: the file cannot be read, is not JSON, or is no diagnosis that this
+            version of fp16doctor knows.
+    """
+    from pathlib import Path
+
+    from fp16doctor.schema.codec import load
+
+    return load(Path(path))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Diagnosis":
+        from fp16doctor.schema.diagnosis import Diagnosis
+
+        return Diagnosis
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,60 @@
+"""``fp16doctor explain``: what a check looks for, why, and what to do about it.
+
+Must not know how a check works.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from fp16doctor.diagnose.rule import Rule
+
+
+@click.command("explain")
+@click.argument("code", required=False)
+def explain(code: str | None) -> None:
+    """Explain the check CODE (FD101 or its name); without CODE, list all checks."""
+    rules = sorted(_rules(), key=lambda rule: rule.code)
+    if code is None:
+        click.echo(_table(rules))
+        return
+    rule = _find(rules, code)
+    click.echo(f"{rule.code} {rule.name}\n\n{inspect.cleandoc(rule.page)}")
+
+
+def _rules() -> list[Rule]:
+    from fp16doctor.diagnose.rule import all_rules
+
+    return list(all_rules())
+
+
+def _table(rules: list[Rule]) -> str:
+    widest = max((len(rule.name) for rule in rules), default=0)
+    lines = [f"{rule.code}  {rule.name:<{widest}}  {rule.summary}" for rule in rules]
+    return "\n".join([*lines, "", "fp16doctor explain CODE shows one of them in full"])
+
+
+def _find(rules: list[Rule], code: str) -> Rule:
+    from fp16doctor.errors import UsageError
+
+    wanted = code.strip().lower()
+    for rule in rules:
+        if wanted in (rule.code.lower(), rule.name.lower()):
+            return rule
+    close = _close(rules, wanted)
+    hint = f"did you mean {', '.join(close)}?" if close else "`fp16doctor explain` lists all checks"
+    raise UsageError(f"no check is called '{code}'; {hint}", "unknown-code")
+
+
+def _close(rules: list[Rule], wanted: str) -> list[str]:
+    """Codes and names that look like ``wanted``, or names that contain it."""
+    words = [word for rule in rules for word in (rule.code, rule.name)]
+    lower = {word.lower(): word for word in words}
+    near = difflib.get_close_matches(wanted, lower, n=4, cutoff=0.6)
+    inside = [word for word in lower if wanted and wanted in word]
+    return [lower[word] for word in dict.fromkeys([*near, *inside[:4]])]

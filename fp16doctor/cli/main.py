@@ -1,0 +1,94 @@
+"""The ``fp16doctor`` command: finds the subcommand, turns errors into text on stderr and a status.
+
+Must not know what a subcommand does: each is loaded by name from its own file when it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from fp16doctor import __version__
+from fp16doctor.cli.voice import describe_fault
+from fp16doctor.errors import Fp16DoctorError
+
+# Each name is a module of this package that holds a click command of the same name.
+_COMMANDS = ("scan", "report", "explain")
+
+
+class _LazyGroup(click.Group):
+    """A group that imports a subcommand's file only when it is asked for it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"fp16doctor.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in _COMMANDS and args[0].endswith(".py"):
+            ctx.fail(f"No such command {args[0]!r}. To run a script: fp16doctor scan {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fp16doctor", message="%(prog)s %(version)s")
+def fp16doctor() -> None:
+    """Find the op that made a mixed-precision PyTorch training run go to inf or NaN.
+
+    Start with:  fp16doctor scan train.py
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit.
+
+    Args:
+        argv: arguments without the program's name; None takes those of the process.
+
+    Raises:
+        SystemExit: always, with the status of HOUSE 10.2: the script's own, 2, 3 or 4.
+    """
+    sys.exit(_status(None if argv is None else list(argv)))
+
+
+def _status(argv: list[str] | None) -> int:
+    try:
+        # The script's arguments pass through here: click must not expand * in them on Windows.
+        result = fp16doctor.main(
+            argv, prog_name="fp16doctor", standalone_mode=False, windows_expand_args=False
+        )
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:  # Ctrl-C outside of the script
+        return 130
+    except Fp16DoctorError as error:
+        _show(error)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001  the last door: a fault of fp16doctor itself
+        _complain(f"failed: {describe_fault(error)}  [internal-error]")
+        return 4
+    return result if isinstance(result, int) else 0
+
+
+def _show(error: Fp16DoctorError) -> None:
+    if isinstance(error.__cause__, SyntaxError):  # the script's: first as Python shows it
+        lines = traceback.format_exception_only(error.__cause__)
+        click.echo("".join(lines), err=True, nl=False)
+    _complain(str(error))
+
+
+def _complain(text: str) -> None:
+    click.echo(f"fp16doctor: {text}", err=True)

@@ -1,0 +1,149 @@
+"""Where the page and the JSON of a scan go, and how they get there whole.
+
+Must not know what is in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import TextIO
+
+from fp16doctor.errors import OutputError, UsageError
+
+STDOUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One file to write, or stdout."""
+
+    shown: str  # as a reader is told
+    path: str | None  # absolute, so that the script may change folders; None is stdout
+    stream: TextIO | None = None  # stdout as it was at the start
+
+    def check(self) -> None:
+        """Refuse, before the script runs, a place that cannot be written to.
+
+        Raises:
+            UsageError: unwritable-output.
+        """
+        if self.path is None:
+            return
+        try:
+            if os.path.isdir(self.path):
+                raise IsADirectoryError(0, "it is a folder")
+            if _is_plain(self.path):
+                _probe_folder(os.path.dirname(os.path.realpath(self.path)))
+        except OSError as error:
+            raise UsageError(
+                f"{self.shown!r} cannot be written: {error.strerror}; name another file with"
+                " -o or --json, in a folder that exists and is writable",
+                "unwritable-output",
+            ) from error
+
+    def write(self, text: str) -> None:
+        """Write ``text`` as UTF-8; a file appears whole or not at all.
+
+        Raises:
+            OutputError: output-failed. A copy in the system's temporary folder was tried; the
+                message says where it is.
+        """
+        if self.path is None:
+            _write_stream(self.stream, text)
+            return
+        try:
+            _write_whole(self.path, _encoded(text))
+        except OSError as error:
+            raise OutputError(
+                f"writing {self.shown!r} failed: {error.strerror or error}; {self._save(text)}",
+                "output-failed",
+            ) from error
+
+    def _save(self, text: str) -> str:
+        assert self.path is not None, "only files fall back on another folder"
+        stem, suffix = os.path.splitext(os.path.basename(self.path))
+        try:
+            handle, saved = tempfile.mkstemp(prefix=f"{stem}-", suffix=suffix)
+            with open(handle, "wb") as stream:
+                stream.write(_encoded(text))
+        except OSError as error:
+            return f"the temporary folder took no copy either ({error.strerror or error})"
+        return f"it is saved as {saved!r} instead"
+
+
+def choose(page: str | None, document: str | None, stem: str) -> tuple[Output, Output]:
+    """Page and JSON of a scan, from ``-o`` and ``--json`` or named after the script.
+
+    Raises:
+        UsageError: same-output, when both are one file.
+    """
+    chosen_page = _output(page or f"fp16doctor-{stem}.html")
+    chosen_json = _output(document or f"fp16doctor-{stem}.json")
+    if _identity(chosen_page) == _identity(chosen_json):
+        raise UsageError(
+            f"-o and --json both name {chosen_page.shown!r}; give each its own file",
+            "same-output",
+        )
+    return chosen_page, chosen_json
+
+
+def _identity(output: Output) -> str | None:
+    return output.path and os.path.realpath(output.path)
+
+
+def _output(name: str) -> Output:
+    if name == STDOUT:
+        return Output(STDOUT, None, sys.stdout)
+    return Output(name, os.path.abspath(name))
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a new file may take this name; not so for /dev/null or a pipe."""
+    return os.path.isfile(path) or not os.path.exists(path)
+
+
+def _probe_folder(folder: str) -> None:
+    if not os.path.isdir(folder):
+        raise NotADirectoryError(0, f"there is no folder {folder!r}")
+    handle, name = tempfile.mkstemp(prefix=".fp16doctor-", dir=folder)
+    os.close(handle)
+    os.unlink(name)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")  # a lone surrogate must not lose the report
+
+
+def _write_whole(path: str, data: bytes) -> None:
+    if not _is_plain(path):
+        with open(path, "wb") as stream:
+            stream.write(data)
+        return
+    path = os.path.realpath(path)  # a link stays a link
+    folder, name = os.path.split(path)
+    neighbour = os.path.join(folder, f".{name}.{os.getpid()}.part")
+    try:
+        with open(neighbour, "wb") as stream:
+            stream.write(data)
+        os.replace(neighbour, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(neighbour)
+        raise
+
+
+def _write_stream(stream: TextIO | None, text: str) -> None:
+    try:
+        if stream is not None:
+            stream.flush()
+            stream.buffer.write(_encoded(text))  # UTF-8 whatever the terminal's encoding
+            stream.flush()
+    except (OSError, ValueError) as error:  # a closed pipe; closed by the script
+        raise OutputError(
+            f"writing to standard output failed: {error}; name a file with -o",
+            "output-failed",
+        ) from error

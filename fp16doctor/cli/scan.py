@@ -1,0 +1,106 @@
+"""``fp16doctor scan``: the command's options, checked and turned into a request.
+
+Must not know the order of things during a scan (``scanning``).
+"""
+
+from __future__ import annotations
+
+import click
+
+from fp16doctor.errors import UsageError
+
+
+# Options stop at the first positional, so that all that follows the script is the script's own.
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+    epilog="Exit status: the script's own if it is not 0; else 2 usage, 3 --fail-on reached,"
+    " 4 fp16doctor itself failed, 0.",
+)
+@click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m does.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="PAGE.html",
+    help="The page; - for standard output.  [default: fp16doctor-<script>.html]",
+)
+@click.option(
+    "--json",
+    "document",
+    metavar="FILE",
+    help="The diagnosis as JSON.  [default: fp16doctor-<script>.json]",
+)
+@click.option(
+    "--steps",
+    type=int,
+    metavar="N",
+    help="Stop the script after N optimizer attempts.  [default: its own end]",
+)
+@click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "never"]),
+    default="never",
+    show_default=True,
+    help="Exit with 3 if a finding is at least this severe and the script succeeded.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but what went wrong.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE [ARGS]...")
+def scan(
+    is_module: bool,
+    output: str | None,
+    document: str | None,
+    steps: int | None,
+    no_source: bool,
+    fail_on: str,
+    quiet: bool,
+    verbose: bool,
+    command: tuple[str, ...],
+) -> int:
+    """Run a training script unchanged, and report where its numbers go wrong.
+
+    SCRIPT is run as Python would run it, with ARGS. The report is written when it ends, however
+    it ends.
+    """
+    from fp16doctor.cli.outputs import choose
+    from fp16doctor.cli.scanning import Request, run_scan
+    from fp16doctor.cli.voice import Voice
+    from fp16doctor.record.script import Target
+
+    _check(command, steps, quiet=quiet, verbose=verbose)
+    page, json_file = choose(output, document, _stem(command[0], is_module=is_module))
+    request = Request(
+        target=Target(command[0], is_module, command[1:]),
+        page=page,
+        document=json_file,
+        steps=steps,
+        sources=not no_source,
+        fail_on=fail_on,
+    )
+    return run_scan(request, Voice(quiet=quiet, verbose=verbose))
+
+
+def _check(command: tuple[str, ...], steps: int | None, *, quiet: bool, verbose: bool) -> None:
+    if not command:
+        raise UsageError(
+            "there is nothing to run; name a script, or a module with -m", "no-script-given"
+        )
+    if steps is not None and steps < 1:
+        raise UsageError(
+            f"--steps counts optimizer attempts and got {steps}; pass 1 or more, or leave it out"
+            " to run the script to its end",
+            "bad-steps",
+        )
+    if quiet and verbose:
+        raise UsageError("-q and -v contradict each other; pass one of them", "quiet-and-verbose")
+
+
+def _stem(name: str, *, is_module: bool) -> str:
+    """``train`` for path/to/train.py; a folder by its name, a module by its whole name."""
+    from pathlib import Path
+
+    if is_module:
+        return name.lstrip(".") or "module"
+    path = Path(name)
+    return path.stem or path.resolve().name or "script"

@@ -1,0 +1,255 @@
+"""The order of things in one scan: check, run the script, write, show its end, report, exit status.
+
+Must not know how a run is examined (``pipeline``) or what a report looks like (``report``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from fp16doctor.cli.outputs import Output
+from fp16doctor.cli.saves import first_saving_line
+from fp16doctor.cli.voice import Voice
+from fp16doctor.errors import Fp16DoctorError, OutputError
+from fp16doctor.record.script import PreparedScript, ScriptRun, Target, prepare, show_exception
+from fp16doctor.schema.finding import Finding, Severity
+from fp16doctor.schema.recording import Outcome
+
+if TYPE_CHECKING:
+    from fp16doctor.pipeline import Session
+    from fp16doctor.schema.diagnosis import Diagnosis
+
+Result = TypeVar("Result")
+
+_REACHED: dict[str, tuple[Severity, ...]] = {
+    "never": (),
+    "error": (Severity.ERROR,),
+    "warning": (Severity.ERROR, Severity.WARNING),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One scan, as asked for."""
+
+    target: Target
+    page: Output
+    document: Output
+    steps: int | None  # optimizer attempts after which the script is stopped
+    sources: bool  # whether source lines may appear in the report
+    fail_on: str  # error, warning, never
+
+
+def run_scan(request: Request, voice: Voice) -> int:
+    """Run the script under observation and report.
+
+    Returns:
+        The exit status: the script's own if it is not 0, else 130 (Ctrl-C while examining),
+        4 (fp16doctor failed), 3 (``fail_on`` reached) or 0.
+
+    Raises:
+        Fp16DoctorError: the script was not started; the message says why.
+    """
+    request.page.check()
+    request.document.check()
+    scan = _Scan(request, voice)
+    prepared = prepare(request.target)
+    if request.steps is not None:
+        _warn_of_saves(prepared, request.steps, voice)
+    return scan.run(prepared)
+
+
+def _warn_of_saves(prepared: PreparedScript, steps: int, voice: Voice) -> None:
+    saving = first_saving_line(prepared.source)
+    if saving is not None:
+        line, call = saving
+        voice.warn(
+            f"--steps {steps} ends the script early, and line {line} of"
+            f" {prepared.target.name!r} calls {call}: files it saves may be missing or come from"
+            " a half-trained model  [script-saves]"
+        )
+
+
+class _Scan:
+    """One scan on its way: what has failed so far, and what is written."""
+
+    def __init__(self, request: Request, voice: Voice) -> None:
+        self._request = request
+        self._voice = voice
+        self._process = os.getpid()
+        self._search_path = list(sys.path)  # before the script's folder is put in front
+        self._running = True  # the script
+        self._failed = False
+        self._interrupted = False
+
+    def run(self, prepared: PreparedScript) -> int:
+        """Everything from the start of the script to the exit status."""
+        session = self._session()
+        run = prepared.run(session)
+        self._running, self._failed = False, False  # what failed early is tried again now
+        if os.getpid() != self._process:  # a child the script forked: its parent reports
+            return show_exception(run)
+        diagnosis = self._examine(session, run)
+        written = diagnosis is not None and self._write(diagnosis)
+        _flush_stdout()
+        status = show_exception(run)
+        if diagnosis is not None:
+            self._tell(diagnosis, outputs_written=written)
+        return self._status(status, diagnosis)
+
+    def _session(self) -> Session:
+        try:
+            from fp16doctor.pipeline import ScanOptions, Session
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise Fp16DoctorError(
+                f"torch is not installed for {sys.executable!r}, so no training script can run;"
+                " install it there, or run fp16doctor with the Python that has it",
+                "no-torch",
+            ) from error
+        request = self._request
+        return Session(
+            ScanOptions(steps=request.steps, sources=request.sources),
+            request.target.name,
+            request.target.argv,
+            self._on_first_error,
+        )
+
+    def _on_first_error(self, diagnosis: Diagnosis) -> None:
+        """Write what is known so far: the script may yet be killed, or run for days."""
+        if os.getpid() != self._process:
+            return
+        request = self._request
+        written = self._write(diagnosis, early=True)
+        if diagnosis.findings:
+            where = (request.page if request.page.path else request.document).shown
+            see = f"; see {where}" if written else ""
+            self._voice.say(f"fp16doctor: {_headline(diagnosis.findings[0])}{see}")
+
+    def _examine(self, session: Session, run: ScriptRun) -> Diagnosis | None:
+        if run.watch_failure is not None:
+            self._failed = True
+            self._voice.fault("ending the observation", run.watch_failure)
+        outcome = run.outcome if self._request.sources else _without_source(run.outcome)
+        return self._guarded("examining the run", lambda: session.finish(outcome, run.exception))
+
+    def _write(self, diagnosis: Diagnosis, *, early: bool = False) -> bool:
+        """Write both files, each whatever becomes of the other; True if both are in place."""
+        done = self._write_one(self._request.document, "the JSON", lambda: _json(diagnosis))
+        if early and self._request.page.path is None:  # stdout is the script's until it ends
+            return done
+        return self._write_one(self._request.page, "the page", lambda: _html(diagnosis)) and done
+
+    def _write_one(self, output: Output, what: str, render: Callable[[], str]) -> bool:
+        text = self._guarded(f"rendering {what}", render)
+        if text is None:
+            return False
+        try:
+            output.write(text)
+        except OutputError as error:
+            self._failed = True
+            self._voice.warn(str(error))
+            return False
+        return True
+
+    def _tell(self, diagnosis: Diagnosis, *, outputs_written: bool) -> None:
+        text = self._guarded(
+            "rendering the findings for the terminal",
+            lambda: self._terminal(diagnosis, outputs_written=outputs_written),
+        )
+        if text is None:
+            return
+        self._voice.say(text.rstrip("\n"))
+        if not diagnosis.steps and "[no-steps]" not in text:
+            self._voice.say(
+                f"fp16doctor: no optimizer step was seen in {self._request.target.name!r} (ran"
+                f" {diagnosis.run.duration_s:.1f} s); scan the script that trains, with arguments"
+                " that let it reach its training loop  [no-steps]"
+            )
+
+    def _terminal(self, diagnosis: Diagnosis, *, outputs_written: bool) -> str:
+        from fp16doctor.report.terminal import render_terminal
+
+        outputs = (self._request.page.shown, self._request.document.shown)
+        return render_terminal(
+            diagnosis,
+            color=self._voice.color,
+            width=self._voice.width,
+            outputs=outputs if outputs_written else None,
+            verbose=self._voice.verbose,
+        )
+
+    def _guarded(self, what: str, action: Callable[[], Result]) -> Result | None:
+        """The isolation point between our own faults and the script's result."""
+        if self._interrupted:
+            return None
+        try:
+            with _search_path(self._search_path):
+                return action()
+        except KeyboardInterrupt:
+            if self._running:  # it was meant for the script
+                raise
+            self._interrupted = True
+            self._voice.warn(f"{what} was stopped by Ctrl-C  [interrupted]")
+        except Exception as error:  # noqa: BLE001  the script's result must outlive our faults
+            self._failed = True
+            self._voice.fault(what, error, kept="the script's own result is unaffected")
+        return None
+
+    def _status(self, script: int, diagnosis: Diagnosis | None) -> int:
+        if script:
+            return script
+        if self._interrupted:
+            return 130
+        if self._failed:
+            return 4
+        severities = [finding.severity for finding in diagnosis.findings] if diagnosis else []
+        reached = _REACHED[self._request.fail_on]
+        return 3 if any(severity in reached for severity in severities) else 0
+
+
+@contextmanager
+def _search_path(path: list[str]) -> Iterator[None]:
+    """Import from ``path``: an html.py beside the script is not the one that reports need."""
+    scripts = sys.path
+    sys.path = list(path)
+    try:
+        yield
+    finally:
+        sys.path = scripts
+
+
+def _html(diagnosis: Diagnosis) -> str:
+    from fp16doctor.report.html import render_html
+
+    return render_html(diagnosis)
+
+
+def _json(diagnosis: Diagnosis) -> str:
+    from fp16doctor.schema.codec import to_json
+
+    return to_json(diagnosis)
+
+
+def _headline(finding: Finding) -> str:
+    return f"{finding.severity.value} {finding.code} {finding.name}: {finding.what}"
+
+
+def _without_source(outcome: Outcome) -> Outcome:
+    if outcome.source is None:
+        return outcome
+    return replace(outcome, source=replace(outcome.source, text=None))
+
+
+def _flush_stdout() -> None:
+    """The script's output comes before the report where both go to one terminal."""
+    try:
+        sys.stdout.flush()
+    except (AttributeError, OSError, ValueError):  # None, a closed pipe, closed by the script
+        return

@@ -1,0 +1,97 @@
+"""Several findings of one cause become one finding; the rest are ordered by importance.
+
+Must not know how findings are found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable
+
+from fp16doctor.diagnose.rule import Observations
+from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.location import OpSite
+
+_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+_COLLAPSE = "FD401"
+_SKIPPED_SINKS = frozenset({"loss", "gradients"})
+
+
+def rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Most severe first, then the earliest step, then the earliest op: causes come first."""
+    return tuple(sorted(findings, key=_rank_key))
+
+
+def _rank_key(finding: Finding) -> tuple[int, int, int, str]:
+    step, index = _when(finding)
+    return _ORDER[finding.severity], step, index, finding.code
+
+
+def _when(finding: Finding) -> tuple[int, int]:
+    if finding.site is None:
+        return sys.maxsize, sys.maxsize
+    # What has no position on the tape, the line that raised, came after everything that has one.
+    index = finding.site.index if finding.site.index >= 0 else sys.maxsize
+    return finding.site.step, index
+
+
+def merge_repeats(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The same rule, op and source line over several steps and modules: one finding.
+
+    Kept is the first of the most severe ones, so that its sentences tell of what mattered; the
+    sites of all others become its repeats.
+    """
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in rank(findings):
+        groups.setdefault(_identity(finding), []).append(finding)
+    return tuple(_merged(group) for group in groups.values())
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    site = finding.site
+    if site is None or finding.fault is Fault.LOSS_SCALE:
+        # Whichever gradient passed the limit first: the loss scale is the one cause.
+        return finding.code, finding.fault
+    place = (site.source.file, site.source.line) if site.source else site.module_path
+    return finding.code, site.op, place
+
+
+def _merged(group: list[Finding]) -> Finding:
+    first, others = group[0], group[1:]
+    sites = {site for other in others for site in (other.site, *other.repeats) if site is not None}
+    # A set, because a trace may have counted the same birth under its first one.
+    more = sorted(sites - set(first.repeats) - {first.site}, key=_site_key)
+    return dataclasses.replace(
+        first,
+        repeats=(*first.repeats, *more),
+        subsumes=tuple(dict.fromkeys(code for f in group for code in f.subsumes)),
+    )
+
+
+def _site_key(site: OpSite) -> tuple[int, int, str]:
+    return site.step, site.index, site.module_path or ""
+
+
+def fold_collapse(seen: Observations, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """A collapsing loss scale is a consequence of the error that made the scaler skip steps."""
+    collapse = next((f for f in findings if f.code == _COLLAPSE), None)
+    reason = next((f for f in findings if _explains_skips(seen, f)), None)
+    if collapse is None or reason is None:
+        return findings
+    folded = dataclasses.replace(
+        reason,
+        cause=f"{reason.cause} As a consequence {collapse.what}.",
+        subsumes=(*reason.subsumes, collapse.code),
+        evidence=(*reason.evidence, *collapse.evidence),
+    )
+    rest = (f for f in findings if f is not collapse)
+    return tuple(folded if f is reason else f for f in rest)
+
+
+def _explains_skips(seen: Observations, finding: Finding) -> bool:
+    if finding.severity is not Severity.ERROR or finding.code == _COLLAPSE or finding.site is None:
+        return False
+    skipped = {s.step for s in seen.recording.steps if s.skipped}
+    steps = {site.step for site in (finding.site, *finding.repeats)}
+    return bool(steps & skipped) and bool(_SKIPPED_SINKS & set(finding.reaches))

@@ -1,0 +1,114 @@
+"""GradScaler lowers the loss scale again and again, and the optimizer is hardly ever stepped.
+
+What it checks:
+    Whether a run with a GradScaler ends in three or more skipped attempts, skips more than half of
+    ten or more attempts beyond a settled warm-up, or lets the scale fall below 1.
+
+Why it matters:
+    A skipped step leaves the weights as they are. A few skips at the start find the scale; skips
+    without end mean that a value is non-finite at any scale, born in the forward pass or in the
+    data, which no loss scale changes. A scale below 1 makes small gradients smaller still.
+
+Example:
+    scaler.step(optimizer)    # step 40: scale 1.2e-7, every step since 8 skipped
+
+Remedy:
+    Repair the op that makes the value non-finite. Another init_scale only delays the collapse.
+
+References:
+    PyTorch documentation, torch.amp.GradScaler; https://github.com/pytorch/pytorch/issues/99640
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp16doctor.diagnose.causes import event_behind_skips
+from fp16doctor.diagnose.measures import LOST_ATTEMPTS, scales_of, trailing_skips
+from fp16doctor.diagnose.rule import Observations, rule
+from fp16doctor.diagnose.sentences import number, place
+from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
+from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.recording import OutcomeKind, StepInfo
+
+_ENOUGH_ATTEMPTS = 10  # from here on a share of skipped ones says something
+
+Attempts = tuple[StepInfo, ...]
+
+
+@rule(code="FD401", name="collapsing-loss-scale", needs=("recording", "scaler"))
+def collapsing_loss_scale(seen: Observations) -> Iterator[Finding]:
+    """Yield one finding where the optimizer is hardly ever stepped."""
+    attempts = seen.scaler_steps()
+    reason = _reason(seen, attempts)
+    if reason:
+        yield _finding(seen, attempts, reason)
+
+
+def _reason(seen: Observations, attempts: Attempts) -> str:
+    skipped, last_skips = sum(s.skipped for s in attempts), trailing_skips(attempts)
+    if skipped and min(scales_of(attempts), default=1.0) < 1:
+        return "the scale is below 1"
+    if not seen.final:
+        return ""
+    if last_skips >= LOST_ATTEMPTS and not _cut_in_warm_up(seen, attempts):
+        return f"the last {last_skips} attempts were all skipped"
+    most = len(attempts) >= _ENOUGH_ATTEMPTS and skipped > len(attempts) / 2
+    if most and not _healed_after_warm_up(attempts):
+        return "most attempts were skipped"
+    return ""
+
+
+def _healed_after_warm_up(attempts: Attempts) -> bool:
+    """From the first successful attempt on at most one was skipped: the scale was only too high."""
+    first = next((i for i, s in enumerate(attempts) if not s.skipped), len(attempts))
+    return first < len(attempts) and sum(s.skipped for s in attempts[first:]) <= 1
+
+
+def _cut_in_warm_up(seen: Observations, attempts: Attempts) -> bool:
+    """The run was stopped from outside before its scale could settle; nothing can be said yet."""
+    stopped = seen.recording.run.outcome.kind is OutcomeKind.STOPPED
+    return stopped and all(s.skipped for s in attempts) and len(attempts) < _ENOUGH_ATTEMPTS
+
+
+def _finding(seen: Observations, attempts: Attempts, reason: str) -> Finding:
+    taken, event = sum(not s.skipped for s in attempts), event_behind_skips(seen)
+    site = None if event is None else event.site
+    scales = scales_of(attempts)
+    fell = f" from {number(scales[0])} to {number(scales[-1])}" if scales else ""
+    return Finding(
+        code="FD401",
+        name="collapsing-loss-scale",
+        severity=Severity.ERROR,
+        fault=Fault.LOSS_SCALE,
+        what=(
+            f"the loss scale goes{fell}: "
+            f"{taken} of {len(attempts)} optimizer steps were taken, {reason}"
+        ),
+        cause=_cause(site),
+        site=site,
+        evidence=_evidence(attempts, taken, scales),
+        reaches=() if event is None else event.reaches,
+        advice=_advice(site),
+    )
+
+
+def _cause(site: OpSite | None) -> str:
+    halved = "GradScaler halves the scale and skips the step after every non-finite gradient."
+    if site is None:
+        return f"{halved} No examined step shows the op that made it non-finite."
+    return f"{halved} It was made by {place(site)}."
+
+
+def _advice(site: OpSite | None) -> str:
+    if site is None:
+        return "examine one of the skipped steps to find the op that made the gradient non-finite"
+    return f"repair {place(site)}; another `init_scale` only delays the collapse"
+
+
+def _evidence(attempts: Attempts, taken: int, scales: list[float]) -> tuple[Evidence, ...]:
+    skipped = len(attempts) - taken
+    steps = Evidence("skipped steps", skipped, "recorded", count=skipped, total=len(attempts))
+    if not scales:
+        return (steps,)
+    return steps, Evidence("loss scale", scales[-1], "recorded", scales[0], "loss scale at start")

@@ -1,0 +1,76 @@
+"""A non-finite value that fp32 has as well: not a matter of precision.
+
+What it checks:
+    Ops with finite inputs whose output is non-finite as run and in the reference run alike, where
+    the value reaches the loss, a gradient, a parameter or a buffer.
+
+Why it matters:
+    No format, loss scale or keep-list changes it: a mask row without any entry, a logarithm of a
+    negative number, a division by a count of 0, the gradient of a root at 0. A search for the
+    right dtype would be in vain.
+
+Example:
+    mean = (x * mask).sum() / mask.sum()    # 0/0 for a sample without any entry
+
+Remedy:
+    Repair the line named, or the batch element it met: clamp the divisor, guard the empty row,
+    add eps under the root.
+
+References:
+    IEEE 754-2019, 7.2 (invalid operations) and 7.3 (division by zero)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp16doctor.diagnose.causes import Cause, Words, as_finding, causes
+from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op
+from fp16doctor.diagnose.rule import Observations, rule
+from fp16doctor.diagnose.sentences import born, fate, number, op_in, place
+from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.location import OpSite
+
+
+@rule(code="FD112", name="logic-nan", needs=("recording", "traces"))
+def logic_nan(seen: Observations) -> Iterator[Finding]:
+    """Yield one finding per op whose non-finite result is there in the reference run as well."""
+    for cause in causes(seen, "logic-nan"):
+        words = Words(_what(cause), f"{_why(cause)} {fate(cause)}", _advice(cause))
+        yield as_finding(cause, "FD112", Fault.NAN_BIRTH, words)
+
+
+def _batch_element(site: OpSite) -> str:
+    return f" at batch element {site.element[0]}" if site.element else ""
+
+
+def _what(cause: Cause) -> str:
+    site = cause.event.site
+    return (
+        f"{op_in(site)} is {born(cause)}{_batch_element(site)}, "
+        f"in the {cause.trace.reference} replay as well"
+    )
+
+
+def _why(cause: Cause) -> str:
+    event = cause.event
+    values = ", ".join(f"`{role}` = {number(run)}" for role, run, _ in event.operands)
+    met = f" with {values}" if values else ""
+    return (
+        f"{place(event.site)}{met} has no finite result in any format: "
+        "no dtype, loss scale or keep-list changes it."
+    )
+
+
+def _advice(cause: Cause) -> str:
+    site, op = cause.event.site, base_op(cause.event.site.op)
+    if cause.severity is Severity.NOTE:
+        return ""
+    check = f"check the input of `{op}`{_batch_element(site)}"
+    if op in LOGARITHMS or "sqrt" in op:
+        return f"{check}: clamp it to the domain of `{op}`"
+    if op in DIVISIONS:
+        return f"{check}: clamp the divisor away from 0, e.g. `count.clamp(min=1)`"
+    if "softmax" in op or "attention" in op:
+        return f"{check}: give rows without any unmasked entry a result of their own"
+    return f"{check}, and guard the case that has no finite result"

@@ -1,0 +1,107 @@
+"""Rounding put a value exactly onto 0 or 1, where the next op has a pole.
+
+What it checks:
+    Logarithms, divisions and roots whose operand is exactly 0, 1 or −1 as run and is not in the
+    reference run: log(0), 1/0, 0/0, log1p(−1). The op whose rounding did it is named as well.
+
+Why it matters:
+    fp16 knows nothing between 0 and 2⁻²⁴: a probability of 1e-8 is 0 and its logarithm −inf; an
+    eps of 1e-8 is 0 and protects no division. Just below 1 the spacing is 2⁻¹¹, so 1 − p is 0
+    for p above 0.9998.
+
+Example:
+    loss = -torch.log(torch.softmax(logits, -1))    # fp16: log(0)
+
+Remedy:
+    Use the combined form (log_softmax, cross_entropy, logsigmoid,
+    binary_cross_entropy_with_logits), an eps the format can hold, or fp32 for these lines.
+
+References:
+    IEEE 754-2019, 7.3 (division by zero), 7.5 (underflow);
+    PyTorch documentation, torch.nn.functional.log_softmax
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp16doctor.diagnose.causes import Cause, Words, as_finding, causes
+from fp16doctor.diagnose.evidence import operand_evidence
+from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op, moved_operand
+from fp16doctor.diagnose.limits import limits
+from fp16doctor.diagnose.rule import Observations, rule
+from fp16doctor.diagnose.sentences import born, fate, in_fp32, number, op_in, place
+from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
+from fp16doctor.schema.trace import Event
+
+
+@rule(code="FD111", name="rounded-onto-boundary", needs=("recording", "traces"))
+def rounded_onto_boundary(seen: Observations) -> Iterator[Finding]:
+    """Yield one finding per op that met a value rounded onto its pole."""
+    for cause in causes(seen, "rounded-onto-boundary"):
+        words = Words(_what(cause), f"{_why(cause)} {fate(cause)}", _advice(cause))
+        yield as_finding(cause, "FD111", Fault.NAN_BIRTH, words, _evidence(cause))
+
+
+def _moved(event: Event) -> tuple[float, float] | None:
+    """The value that was moved: (as run, in the reference)."""
+    operand = moved_operand(event)
+    if operand is not None:
+        return operand[1], operand[2]
+    if event.cause_as_run is None or event.cause_exact is None:
+        return None
+    return event.cause_as_run, event.cause_exact
+
+
+def _what(cause: Cause) -> str:
+    event, moved = cause.event, _moved(cause.event)
+    name = f"{op_in(event.site)} is {born(cause)}"
+    if moved is None:
+        return f"{name} because of a value rounded onto its pole"
+    return f"{name}: {number(moved[1])} is {number(moved[0])} in {event.format}"
+
+
+def _why(cause: Cause) -> str:
+    event, moved = cause.event, _moved(cause.event)
+    where = "" if event.cause_site is None else f" in {place(event.cause_site)}"
+    if moved is None:
+        return f"A rounding{where} moved an operand onto a pole of `{base_op(event.site.op)}`."
+    as_run, reference = moved
+    fmt = limits(event.format)
+    # Next to 1 the format's spacing is to blame, next to 0 its smallest number.
+    bound = f"the smallest non-zero magnitude is {number(fmt.smallest_subnormal)}"
+    if as_run != 0:
+        bound = f"the spacing below 1 is {number(fmt.eps / 2)}"
+    return (
+        f"The {cause.trace.reference} replay has {number(reference)}; rounding{where} made it "
+        f"{number(as_run)} ({event.format}: {bound})."
+    )
+
+
+def _advice(cause: Cause) -> str:
+    event = cause.event
+    if cause.severity is Severity.NOTE:
+        return ""
+    source = base_op(event.cause_site.op) if event.cause_site is not None else ""
+    op, fmt = base_op(event.site.op), limits(event.format)
+    if "softmax" in source:
+        return "use `torch.log_softmax` or `F.cross_entropy` on the logits"
+    if "sigmoid" in source:
+        return "use `F.logsigmoid` or `F.binary_cross_entropy_with_logits` on the logits"
+    if op in LOGARITHMS:
+        return f"compute the operand and its logarithm in fp32: {in_fp32(event.site)}"
+    if op in DIVISIONS:
+        return (
+            f"raise eps to a value that {event.format} can hold, at least "
+            f"{number(fmt.smallest_normal)} (smallest subnormal {number(fmt.smallest_subnormal)}), "
+            "or divide in fp32"
+        )
+    return in_fp32(event.cause_site or event.site)
+
+
+def _evidence(cause: Cause) -> tuple[Evidence, ...]:
+    moved = _moved(cause.event)
+    if moved is None:
+        return ()
+    operand = moved_operand(cause.event)
+    return (operand_evidence(operand[0] if operand else "", *moved, cause.trace.reference),)

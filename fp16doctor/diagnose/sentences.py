@@ -1,0 +1,166 @@
+"""Numbers, names and recurring half-sentences of findings.
+
+Must not know which rule uses them.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fp16doctor.diagnose.causes import Cause
+from fp16doctor.diagnose.families import base_op
+from fp16doctor.diagnose.limits import limits
+from fp16doctor.schema.location import OpSite, SourceLine
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Limits and loss scales are integers up to here and are shown exactly.
+_EXACT_LIMITS = frozenset({65504.0, 65520.0})
+_LARGEST_PLAIN_POWER = 20
+_SMALLEST_PLAIN_POWER = -9
+
+
+def power(exponent: int) -> str:
+    """A power of two: 2¹⁶, 2⁻²⁴."""
+    return "2" + str(exponent).translate(_RAISED)
+
+
+def number(value: float) -> str:
+    """Three significant digits; 65504, 65520 and powers of two exactly; a real minus sign."""
+    if math.isnan(value):
+        return "NaN"
+    sign, size = ("−" if value < 0 else ""), abs(value)
+    return sign + _magnitude(size)
+
+
+def _magnitude(size: float) -> str:
+    if math.isinf(size):
+        return "inf"
+    if size in _EXACT_LIMITS:
+        return str(int(size))
+    mantissa, exponent = math.frexp(size)
+    if mantissa == 0.5:  # a power of two: 2^(exponent - 1)
+        return _power_of_two(size, exponent - 1)
+    digits, _, decimal = f"{size:.3g}".partition("e")
+    return digits + (f"e{int(decimal)}" if decimal else "")
+
+
+def _power_of_two(size: float, exponent: int) -> str:
+    if exponent > _LARGEST_PLAIN_POWER or exponent < _SMALLEST_PLAIN_POWER:
+        return power(exponent)
+    return f"{size:g}" if exponent < 0 else str(int(size))
+
+
+def counted(count: int, noun: str) -> str:
+    """1 later op, 2 later ops."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def maximum(format_name: str) -> str:
+    """The fp16 maximum 65504."""
+    return f"the {format_name} maximum {number(limits(format_name).max)}"
+
+
+def subject(site: OpSite) -> str:
+    """What the user calls the place: module, else function, else line, else the op."""
+    if site.module_path:
+        return f"`{site.module_path}`"
+    if site.module_path == "" and site.module_class:
+        return f"`{site.module_class}`"
+    line = site.source or site.caller
+    if line is None:
+        return f"`{site.op}`"
+    return line_name(line) if _at_top_level(line) else f"`{line.function}`"
+
+
+def _at_top_level(line: SourceLine) -> bool:
+    return line.function in ("", "<module>")
+
+
+def line_name(line: SourceLine) -> str:
+    """`train.py:27`."""
+    return f"`{line.file}:{line.line}`"
+
+
+def place(site: OpSite) -> str:
+    """`aten.sub.Tensor` in `attn` at `model.py:12`."""
+    where = f"`{site.op}` in {subject(site)}" if subject(site) != f"`{site.op}`" else subject(site)
+    line = site.source or site.caller
+    return where if line is None or subject(site) == line_name(line) else where + at_line(line)
+
+
+def at_line(line: SourceLine) -> str:
+    """The line as an attachment: ` at `model.py:12``."""
+    return f" at {line_name(line)}"
+
+
+def op_in(site: OpSite) -> str:
+    """The op in short words with its place: `log` in `dice_loss`."""
+    name = f"`{base_op(site.op)}`"
+    return name if subject(site) == f"`{site.op}`" else f"{name} in {subject(site)}"
+
+
+def born(cause: Cause) -> str:
+    """What the op made: NaN, inf or −inf."""
+    event = cause.event
+    if event.n_nan > 0:
+        return "NaN"
+    return "−inf" if event.exact is not None and event.exact < 0 else "inf"
+
+
+def in_fp32(site: OpSite) -> str:
+    """Imperative: keep the module, or run the function or line, in fp32."""
+    if site.module_path:
+        return f"keep {subject(site)} in fp32"
+    return f"run {subject(site)} in fp32"
+
+
+def wider(format_name: str) -> str:
+    """The other way out: a format with a larger range, where there is one."""
+    if limits(format_name).max >= limits("bf16").max:
+        return ""
+    return f", or train in bf16 (maximum {number(limits('bf16').max)})"
+
+
+def joined(names: tuple[str, ...]) -> str:
+    """The loss, gradients and parameters."""
+    ordered = [f"the {name}" if index == 0 else name for index, name in enumerate(names)]
+    if len(ordered) < 2:
+        return "".join(ordered)
+    return ", ".join(ordered[:-1]) + " and " + ordered[-1]
+
+
+def fate(cause: Cause) -> str:
+    """Where the non-finite value went, in one or two sentences."""
+    event = cause.event
+    parts: list[str] = []
+    if cause.heirs:
+        inherit = "inherits" if cause.heirs == 1 else "inherit"
+        parts.append(f"{counted(cause.heirs, 'later op')} {inherit} it.")
+    if cause.first_nan is not None:
+        parts.append(f"{place(cause.first_nan)} makes NaN of it.")
+    parts.append(_end(cause))
+    if cause.handled and event.reaches:
+        parts.append("GradScaler skipped the step and lowered the scale.")
+    return " ".join(part for part in parts if part)
+
+
+def _end(cause: Cause) -> str:
+    event, trace, state = cause.event, cause.trace, cause.silent
+    if event.reaches:
+        return f"It reaches {joined(event.reaches)}."
+    if cause.ended:
+        return "The script ended in this step, before a gradient could receive it."
+    if state is None:
+        return "It reaches no loss, gradient, parameter or buffer."
+    if state.sink == "loss" and trace.loss is not None and trace.loss_reference is not None:
+        return (
+            "A later op makes it finite again: the loss is finite and wrong, "
+            f"{number(trace.loss)}; the {trace.reference} replay has "
+            f"{number(trace.loss_reference)}."
+        )
+    error = number(100 * state.error) if state.error is not None else "?"
+    return (
+        f"A later op makes it finite again: the {state.sink} "
+        f"{'is' if state.sink == 'loss' else 'are'} finite and wrong, {error} % from "
+        f"the {trace.reference} replay."
+    )

@@ -1,0 +1,247 @@
+"""From a watched run to a diagnosis: which tapes are examined, and when.
+
+Knows every stage; the stages do not know each other.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from types import TracebackType
+
+import torch
+
+from fp16doctor.diagnose.engine import diagnose
+from fp16doctor.diagnose.rule import Observations
+from fp16doctor.errors import ReplayError
+from fp16doctor.formats.number_format import get_format
+from fp16doctor.prescribe.plan import plan
+from fp16doctor.record.births import Birth, births
+from fp16doctor.record.recorder import Recorder
+from fp16doctor.record.roll import Roll
+from fp16doctor.record.script import StopScript
+from fp16doctor.record.source_lines import SourceLines
+from fp16doctor.record.tape_builder import build_tape
+from fp16doctor.replay.examine import examine
+from fp16doctor.schema.diagnosis import (
+    Diagnosis,
+    FidelitySummary,
+    FormatLimits,
+    ReplaySummary,
+)
+from fp16doctor.schema.finding import Severity
+from fp16doctor.schema.location import Phase
+from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, Recording, RunInfo
+from fp16doctor.schema.trace import ReplayTrace
+
+_FORMATS = ("fp16", "bf16", "fp32")
+MAX_EXAMINED = 12  # steps examined against a reference
+MAX_WARMUP_EXAMINED = 2  # of which for gradients that overflow while the scaler settles
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What a scan was asked for."""
+
+    steps: int | None = None  # stop after so many optimizer attempts
+    sources: bool = True  # keep the text of source lines
+
+
+class Session:
+    """Watches a run; a context manager around it, then ``finish``."""
+
+    def __init__(
+        self,
+        options: ScanOptions,
+        script: str,
+        argv: tuple[str, ...],
+        on_first_error: Callable[[Diagnosis], None] | None = None,
+    ) -> None:
+        self._options, self._script, self._argv = options, script, argv
+        self._on_first_error = on_first_error
+        root = os.path.dirname(os.path.abspath(script)) if os.path.exists(script) else os.getcwd()
+        lines = SourceLines(root, keep_text=options.sources)
+        self._recorder = Recorder(lines, self._on_tape, self._before_step)
+        self._traces: list[ReplayTrace] = []
+        self._known: set[Hashable] = set()
+        self._warmups = 0
+        self._checked = False
+        self._told = False
+        self._examining_s = 0.0
+        self._began = 0.0
+        self._started = ""
+
+    def __enter__(self) -> Session:
+        """Start watching the calling thread."""
+        self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._began = time.perf_counter()
+        self._recorder.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop watching; examine the step that was open."""
+        self._recorder.stop()
+
+    def finish(self, outcome: Outcome, exception: BaseException | None = None) -> Diagnosis:
+        """Return the diagnosis of the whole run."""
+        return self._diagnosis(self._with_raiser(outcome, exception), final=True)
+
+    # -- while it runs ---------------------------------------------------------------------------
+
+    def _before_step(self, done: int) -> None:
+        limit = self._options.steps
+        if limit is not None and done >= limit:
+            raise StopScript
+
+    def _on_tape(self, recorder: Recorder, roll: Roll) -> None:
+        began = time.perf_counter()
+        try:
+            if self._examine(recorder, roll):
+                self._tell()
+        except Exception as error:
+            # a broken part of ours is a line in the report, never an exception in training
+            recorder.caution(
+                "examination-failed",
+                f"step {roll.step} could not be examined: {type(error).__name__}: {error}",
+            )
+        finally:
+            self._examining_s += time.perf_counter() - began
+
+    def _examine(self, recorder: Recorder, roll: Roll) -> bool:
+        """Examine a tape if it shows something new; True if it was compared with a reference."""
+        suspects = births(roll)
+        fresh = [b for b in suspects if b.key not in self._known]
+        trained = recorder.steps.attempted
+        if not fresh and (self._checked or not trained):
+            return False
+        if fresh and not self._worth(fresh):
+            return False
+        self._known.update(b.key for b in suspects)
+        tape = build_tape(recorder, roll)
+        try:
+            trace = examine(tape, with_reference=bool(fresh))
+        except ReplayError as error:
+            recorder.caution(error.slug, f"step {roll.step}: {error.message}")
+            return False
+        self._checked = self._checked or trained
+        info = recorder.book.steps[-1] if trained and recorder.book.steps else None
+        if info is not None and info.step == roll.step:
+            trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
+        self._traces.append(trace)
+        return bool(fresh)
+
+    def _worth(self, fresh: list[Birth]) -> bool:
+        """Bound the number of examinations; a settling scaler gets few of them."""
+        if sum(t.reference != "none" for t in self._traces) >= MAX_EXAMINED:
+            self._recorder.caution(
+                "examinations-used-up", f"{MAX_EXAMINED} steps were examined; later ones were not"
+            )
+            return False
+        if all(b.phase is Phase.BACKWARD for b in fresh):
+            self._warmups += 1
+            return self._warmups <= MAX_WARMUP_EXAMINED
+        return True
+
+    def _tell(self) -> None:
+        """Hand over the diagnosis as soon as it holds an error."""
+        if self._told or self._on_first_error is None:
+            return
+        so_far = self._diagnosis(Outcome(OutcomeKind.FINISHED), final=False)
+        if any(f.severity is Severity.ERROR for f in so_far.findings):
+            self._told = True
+            self._on_first_error(so_far)
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    def _with_raiser(self, outcome: Outcome, exception: BaseException | None) -> Outcome:
+        """Name the op that raised the exception which ended the script."""
+        last = self._recorder.last_raise
+        if exception is None or last is None or last[0] is not exception:
+            return outcome
+        from fp16doctor.record.tape_builder import site_of
+
+        return replace(outcome, raised_by=site_of(self._recorder, last[1], last[2]))
+
+    def _diagnosis(self, outcome: Outcome, *, final: bool) -> Diagnosis:
+        recording = Recording(
+            run=self._run_info(outcome),
+            steps=tuple(self._recorder.book.steps),
+            warnings=self._warnings(),
+        )
+        seen = Observations(recording, tuple(self._traces), final)
+        findings, checks = diagnose(seen)
+        prescriptions, recommendation = plan(findings, seen)
+        return Diagnosis(
+            run=recording.run,
+            formats=tuple(_limits(name) for name in _FORMATS),
+            steps=recording.steps,
+            checks=checks,
+            findings=findings,
+            prescriptions=prescriptions,
+            recommendation=recommendation,
+            replay=self._replay_summary(),
+            warnings=recording.warnings,
+        )
+
+    def _warnings(self) -> tuple[Caution, ...]:
+        found = list(self._recorder.cautions.values())
+        if not self._recorder.book.steps:
+            found.append(Caution("no-steps", "no optimizer step was seen"))
+        return tuple(found)
+
+    def _run_info(self, outcome: Outcome) -> RunInfo:
+        from fp16doctor import __version__
+
+        counts = self._recorder.ops_by_dtype
+        return RunInfo(
+            script=self._script,
+            argv=self._argv,
+            outcome=outcome,
+            tool_version=__version__,
+            torch_version=torch.__version__,
+            python_version=platform.python_version(),
+            device=", ".join(sorted(self._recorder.devices)) or "cpu",
+            started=self._started,
+            duration_s=time.perf_counter() - self._began,
+            examination_s=self._examining_s,
+            ops_by_dtype=tuple(
+                (str(d).removeprefix("torch."), n) for d, n in sorted(counts.items(), key=str)
+            ),
+        )
+
+    def _replay_summary(self) -> ReplaySummary:
+        traces = self._traces
+        if not traces:
+            return ReplaySummary(steps=(), fidelity=None)
+        pinned = sorted({p for t in traces for p in t.pinned})
+        opaque = sorted({o for t in traces for o in t.opaque})
+        references = {t.reference for t in traces} - {"none"}
+        return ReplaySummary(
+            steps=tuple(t.step for t in traces),
+            fidelity=FidelitySummary(
+                all(t.fidelity.bit_equal for t in traces),
+                max(t.fidelity.largest_difference for t in traces),
+            ),
+            n_ops=sum(t.n_ops for t in traces),
+            pinned=len(pinned),
+            opaque=len(opaque),
+            reference=max(references, default="none"),
+            pinned_ops=tuple(pinned),
+            opaque_ops=tuple(opaque),
+        )
+
+
+def _limits(name: str) -> FormatLimits:
+    fmt = get_format(name)
+    return FormatLimits(
+        name, fmt.max, fmt.overflow_threshold, fmt.smallest_normal, fmt.smallest_subnormal, fmt.eps
+    )

@@ -1,0 +1,46 @@
+"""Which findings ask for a cure, in which format they arose, and their place as a target.
+
+Must not know any single remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.location import OpSite
+
+# Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
+_OF_PRECISION = frozenset({"FD101", "FD102", "FD103", "FD104", "FD110", "FD111"})
+
+
+def demanding(findings: Sequence[Finding]) -> Iterator[tuple[int, Finding]]:
+    """Findings that demand action, with their positions."""
+    wanted = (Severity.ERROR, Severity.WARNING)
+    return ((i, f) for i, f in enumerate(findings) if f.severity in wanted)
+
+
+def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]:
+    """Demanding findings that a wider or finer format can cure; a loss scale is not one."""
+    return tuple(
+        (i, f)
+        for i, f in demanding(findings)
+        if f.code in _OF_PRECISION and f.fault is not Fault.LOSS_SCALE
+    )
+
+
+def format_of(finding: Finding) -> str | None:
+    """Format in which the finding arose, where its evidence names one."""
+    return next((e.format for e in finding.evidence if e.format is not None), None)
+
+
+def target(site: OpSite) -> str:
+    """The place in the grammar of targets: module:…, function:…, line:…, op:…."""
+    if site.module_path:
+        return f"module:{site.module_path}"
+    line = site.source or site.caller
+    if line is None:
+        return f"op:{'.'.join(site.op.split('.')[:2])}"
+    if line.function in ("", "<module>"):
+        return f"line:{line.file}:{line.line}"
+    return f"function:{line.file}:{line.function}"

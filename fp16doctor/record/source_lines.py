@@ -1,0 +1,96 @@
+"""From a Python frame to the first line that belongs to the user.
+
+Must not know what ran there.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import site
+import sys
+import sysconfig
+from types import CodeType, FrameType
+
+import torch
+
+from fp16doctor.schema.location import SourceLine
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+
+INTERNAL, LIBRARY, USER = 0, 1, 2
+
+LineKey = tuple[CodeType, int]
+
+
+class SourceLines:
+    """Finds and keeps source lines; ``root`` is the folder of the user's script."""
+
+    def __init__(self, root: str, *, keep_text: bool = True) -> None:
+        self._root = os.path.realpath(root) + os.sep
+        self._keep_text = keep_text
+        self._kinds: dict[CodeType, int] = {}
+        self._lines: dict[LineKey, SourceLine] = {}
+        self._sites = tuple(os.path.realpath(p) + os.sep for p in _site_folders())
+
+    def key(self, frame: FrameType | None) -> tuple[LineKey | None, LineKey | None]:
+        """Return (innermost line outside torch, the user's own line where that is a library's)."""
+        kinds = self._kinds
+        source: LineKey | None = None
+        while frame is not None:
+            code = frame.f_code
+            kind = kinds.get(code)
+            if kind is None:
+                kind = kinds[code] = self._kind(code)
+            if kind:
+                here = (code, frame.f_lineno)
+                if kind == USER:
+                    return (here, None) if source is None else (source, here)
+                if source is None:
+                    source = here
+            frame = frame.f_back
+        return source, None
+
+    def line(self, key: LineKey | None) -> SourceLine | None:
+        """Return the line itself, path shortened, text read from the file."""
+        if key is None:
+            return None
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = self._read(key)
+        return line
+
+    def _read(self, key: LineKey) -> SourceLine:
+        code, number = key
+        text = linecache.getline(code.co_filename, number).strip() if self._keep_text else None
+        function = getattr(code, "co_qualname", code.co_name)
+        return SourceLine(self.shorten(code.co_filename), number, function, text or None)
+
+    def shorten(self, path: str) -> str:
+        """Return ``path`` relative to the script's folder, or below site-packages, or as it is."""
+        full = os.path.realpath(path)
+        for root in (self._root, *self._sites):
+            if full.startswith(root):
+                return full[len(root) :]
+        return path
+
+    def _kind(self, code: CodeType) -> int:
+        path = code.co_filename
+        if path.startswith("<"):  # "<frozen …>", "<string>": no line a reader could open
+            return USER if path in ("<stdin>",) or path.startswith("<ipython") else INTERNAL
+        full = os.path.realpath(path)
+        if full.startswith((_PACKAGE, _TORCH)) or path.startswith((_PACKAGE, _TORCH)):
+            return INTERNAL
+        if full.startswith(self._sites):
+            return LIBRARY
+        if full.startswith(_STDLIB):
+            return INTERNAL
+        return USER
+
+
+def _site_folders() -> list[str]:
+    paths = [*site.getsitepackages(), site.getusersitepackages()]
+    paths += [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
+    return list(dict.fromkeys(paths))

@@ -1,0 +1,76 @@
+"""Which of the ops after an update already belong to the next step.
+
+Preparing a batch touches nothing the finished step wrote; scaler updates, EMA and logging do.
+The old tape keeps its records; the new one begins with the same.
+
+Must not know phases beyond marking what is carried as the script's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fp16doctor.record.roll import LeafStorage, RawOp, Roll, numbers
+from fp16doctor.schema.location import Phase
+
+MAX_CARRIED = 5_000  # most recent ops looked at
+
+
+def carry_over(old: Roll, new: Roll, first: int, taboo: set[int]) -> None:
+    """Begin ``new`` with what follows op ``first`` of ``old`` and depends on nothing trained.
+
+    ``taboo`` holds storage addresses that must not be written: parameters and buffers.
+    """
+    start = max(first, len(old.ops) - MAX_CARRIED)
+    tainted = {old.ids[a] for a in taboo if a in old.ids} | set(old.params)
+    for op in old.ops[:start]:
+        if op.where[3] is not Phase.SCRIPT:  # what the script prepared may be read again
+            tainted.update(writes_of(op))
+    carried: set[int] = set()
+    for index, op in enumerate(old.ops[start:], start):
+        reads, writes = reads_of(op), writes_of(op)
+        clean = tainted.isdisjoint(reads) and tainted.isdisjoint(writes)
+        if clean and _take(old, new, op, index, reads - carried):
+            carried |= writes
+        else:
+            tainted |= writes
+    new.n_flagged = sum(op.code > 0 for op in new.ops)
+
+
+def _take(old: Roll, new: Roll, op: RawOp, index: int, leaves: set[int]) -> bool:
+    """Put one record on the new tape; False if a value it needs is gone."""
+    found = {}
+    for number in leaves:
+        leaf = old.leaves.get(number)
+        if leaf is None and number not in new.leaves:
+            storage = old.alive(number)
+            if storage is None:
+                return False
+            leaf = LeafStorage(storage, device=str(storage.device))
+        if leaf is not None:
+            found[number] = leaf
+    new.leaves.update(found)
+    source, caller, module, _ = op.where
+    op.where = (source, caller, module, Phase.SCRIPT)
+    old.lent.add(index)
+    for number in {*reads_of(op), *writes_of(op)}:
+        weak = old.weak[number]
+        new.ids[weak.cdata], new.weak[number] = number, weak
+        if number in old.bad:
+            new.bad[number] = old.bad[number]
+        if number in old.unseen:
+            new.unseen.add(number)
+        if (index, number) in old.snapshots:
+            new.snapshots[len(new.ops), number] = old.snapshots[index, number]
+    new.ops.append(op)
+    return True
+
+
+def reads_of(op: RawOp) -> set[int]:
+    """Return the storages among an op's arguments."""
+    return set(numbers(op.args)) | (set(numbers(list(op.kwargs.values()))) if op.kwargs else set())
+
+
+def writes_of(op: RawOp) -> set[int]:
+    """Return the storages an op writes or makes."""
+    return {*op.written, *numbers(op.outputs)}

@@ -1,0 +1,134 @@
+"""What happened in each step beside the ops: losses, gradients, loss scale, skips.
+
+Must not know how tapes are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from fp16doctor.schema.recording import StepInfo
+
+if TYPE_CHECKING:
+    from fp16doctor.record.recorder import Recorder
+    from fp16doctor.record.roll import RawOp, RawRef
+
+_SEED = "aten.ones_like.default"
+_UPDATE = "aten._amp_update_scale_.default"
+_UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_.default"
+
+
+@dataclass(slots=True)
+class StepMarks:
+    """Positions on the tape of one step; an op index counts from the tape's start."""
+
+    losses: list[tuple[int, RawRef]] = field(default_factory=list)  # (op that reads it, reference)
+    backward_ends: list[int] = field(default_factory=list)  # first op after each backward
+    gradients: dict[int, int] = field(default_factory=dict)  # storage of .grad -> of parameter
+    attempt: int | None = None  # first op after the last optimizer attempt
+    forward: int | None = None  # first op of the first grad-enabled forward
+
+
+class StepBook:
+    """Marks of the open step and the facts of the closed ones."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepInfo] = []
+        self.marks = StepMarks()
+        self._seed: tuple[int, RawRef, Tensor] | None = None
+        self._losses: list[Tensor] = []
+        self._scale: Tensor | None = None
+        self._next_scale: Tensor | None = None
+        self._found_inf: Tensor | None = None
+        self._last_scale: float | None = None
+
+    def begin(self) -> None:
+        """Open a new step."""
+        self.marks = StepMarks()
+        self._seed, self._losses = None, []
+        self._scale = self._next_scale = self._found_inf = None
+
+    def before(self, op: RawOp, args: tuple[Any, ...]) -> None:
+        """Note the loss scale before ``GradScaler.update`` changes it."""
+        if op.info.name == _UPDATE:
+            self._scale = args[0].detach().clone()
+            self._found_inf = args[2].detach().clone()
+
+    def after(self, recorder: Recorder, op: RawOp, args: tuple[Any, ...]) -> None:
+        """Note what one op says about the step."""
+        name = op.info.name
+        if name == _SEED:
+            ref = op.args[0]
+            if args[0].requires_grad and args[0].numel() == 1 and type(ref) is tuple:
+                self._seed = (len(recorder.roll.ops) - 1, ref, args[0].detach())
+        elif name == _UPDATE:
+            self._next_scale = args[0].detach().clone()
+            self.attempted(recorder)
+
+    def attempted(self, recorder: Recorder) -> None:
+        """An optimizer step, the scaler's decision about one, or an update by hand is done."""
+        recorder.steps.attempted = True
+        self.marks.attempt = len(recorder.roll.ops)
+
+    def written(self, recorder: Recorder, tensors: list[Tensor]) -> None:
+        """Take a write to a parameter outside backward for an update made by hand."""
+        steps = recorder.steps
+        if steps.uses_optimizer or steps.in_backward or not steps.backward_done:
+            return
+        if any(t.requires_grad and t.is_leaf for t in tensors):
+            steps.attempted = True
+            self.marks.attempt = len(recorder.roll.ops) + 1
+
+    def backward_began(self, recorder: Recorder) -> None:
+        """Take the tensor whose ``ones_like`` came last for the loss."""
+        seed, self._seed = self._seed, None
+        if seed is not None and seed[0] == len(recorder.roll.ops) - 1:
+            self.marks.losses.append(seed[:2])
+            self._losses.append(seed[2])
+
+    def backward_ended(self, recorder: Recorder) -> None:
+        """Note where the gradients lie."""
+        roll = recorder.roll
+        self.marks.backward_ends.append(len(roll.ops))
+        for number, parameter in roll.params.items():
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            try:
+                found = roll.ids.get(gradient.untyped_storage()._cdata)
+            except (NotImplementedError, RuntimeError):
+                continue
+            if found is not None:
+                self.marks.gradients[found] = number
+
+    def finish(self, recorder: Recorder) -> None:
+        """Read the step's few numbers from the device, with the flags, in one go."""
+        values = [*self._losses, self._scale, self._found_inf, self._next_scale]
+        numbers = recorder.roll.read_flags([v for v in values if v is not None])
+        it = iter(numbers)
+        losses = [next(it) for _ in self._losses]
+        scale, found, following = (
+            None if v is None else next(it)
+            for v in (self._scale, self._found_inf, self._next_scale)
+        )
+        if not recorder.steps.attempted:
+            return
+        known = scale if scale is not None else self._last_scale
+        self._last_scale = following if following is not None else known
+        total = sum(losses) / known if losses and known else (sum(losses) if losses else None)
+        roll = recorder.roll
+        self.steps.append(
+            StepInfo(
+                step=roll.step,
+                loss=total,
+                loss_scale=scale,
+                found_inf=None if found is None else found != 0,
+                skipped=found is not None and found != 0 and recorder.steps.optimizer_steps == 0,
+                n_ops=len(roll.ops),
+                n_nonfinite_ops=roll.n_flagged,
+                next_loss_scale=following,
+            )
+        )

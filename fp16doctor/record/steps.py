@@ -1,0 +1,86 @@
+"""Where a training step begins and ends, and which phase an op belongs to.
+
+A step is the span from the first module call (or first op on a tensor that requires grad) after
+the last optimizer attempt to the next such; an attempt that the scaler skipped counts.
+
+Must not know tapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from fp16doctor.schema.location import Phase
+
+
+class StepState:
+    """Phase bookkeeping of one thread."""
+
+    def __init__(self, on_attempt: Callable[[], None]) -> None:
+        self._on_attempt = on_attempt
+        self.running = False  # a module was called, or an op needed grad, in this step
+        self.attempted = False  # an optimizer step, or the scaler's refusal of one, was seen
+        self.backward_done = False
+        self.in_backward = False
+        self.optimizer_depth = 0
+        self.uses_optimizer = False  # a torch.optim optimizer was stepped in this run
+        self.optimizer_steps = 0
+        self.backward_depth = 0  # modules on the stack when backward began
+        self._handles: list[Any] = []
+
+    def attach(self) -> None:
+        """Register the global optimizer hooks."""
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+
+    def detach(self) -> None:
+        """Remove them."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.optimizer_depth += 1
+        self.uses_optimizer = True
+        self.backward_done = True
+
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.optimizer_depth = max(self.optimizer_depth - 1, 0)
+        self.optimizer_steps += 1
+        self._on_attempt()
+
+    def begin(self) -> None:
+        """Open a new step."""
+        self.running = False
+        self.attempted = False
+        self.backward_done = False
+        self.optimizer_steps = 0
+
+    @property
+    def may_begin(self) -> bool:
+        """An attempt lies behind, and neither backward nor an optimizer is running."""
+        return self.attempted and not self.optimizer_depth and not self.in_backward
+
+    def phase_outside(self) -> Phase:
+        """Return the phase of an op outside backward and outside every module."""
+        if self.optimizer_depth or self.backward_done:
+            return Phase.OPTIMIZER
+        if self.running:
+            return Phase.LOSS
+        return Phase.SCRIPT
+
+
+def grad_needed(args: tuple[Any, ...]) -> bool:
+    """Tell whether an op would be recorded by autograd."""
+    return torch.is_grad_enabled() and any(
+        isinstance(a, torch.Tensor) and a.requires_grad for a in args
+    )

@@ -1,0 +1,179 @@
+"""Examine one tape: replay as run and in the reference, and say what was born and where it went.
+
+Must not know rules; the result is facts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from fp16doctor.replay import fidelity
+from fp16doctor.replay.lockstep import BirthFacts, LockstepResult, lockstep
+from fp16doctor.replay.sinks import SinkObserver
+from fp16doctor.replay.taint import Spread, spread
+from fp16doctor.replay.upstream import Cause, find_cause
+from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
+from fp16doctor.schema.tape import Tape
+from fp16doctor.schema.trace import Event, EventKind, ReplayTrace, SinkState
+
+MAX_CAUSES = 3  # boundary births of one step whose upstream is searched
+
+
+def examine(tape: Tape, *, with_reference: bool) -> ReplayTrace:
+    """Return what replaying ``tape`` shows; without reference only the fidelity is measured.
+
+    Raises ReplayError where the tape as run cannot be played. Gradient mode and autocast must be
+    off; the random state is left as it was.
+    """
+    started = time.perf_counter()
+    with random_state_kept():
+        if not with_reference:
+            trace = _faithful_only(tape)
+        else:
+            trace = _Examination(tape, FP32).trace()
+            if _needs_fp64(trace):
+                trace = _Examination(tape, FP64).trace()
+    return replace(trace, seconds=time.perf_counter() - started)
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Put every default generator back into its state."""
+    cpu = torch.default_generator.get_state()
+    used = torch.cuda.is_initialized()
+    cuda = [g.get_state() for g in torch.cuda.default_generators] if used else []
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(cpu)
+        for generator, state in zip(torch.cuda.default_generators if used else (), cuda, strict=True):
+            generator.set_state(state)
+
+
+def _faithful_only(tape: Tape) -> ReplayTrace:
+    result = lockstep(tape, None)
+    return ReplayTrace(
+        step=tape.step,
+        reference="none",
+        events=(),
+        sinks=(),
+        fidelity=fidelity.compare(tape, result.run),
+        n_ops=len(tape.ops),
+        opaque=_opaque(tape),
+        loss=sum(a for a, _ in result.losses) if result.losses else None,
+        complete=tape.complete,
+    )
+
+
+def _needs_fp64(trace: ReplayTrace) -> bool:
+    """fp32 cannot be its own reference, and a logic fault must hold in fp64 too."""
+    return any(e.kind is EventKind.LOGIC or e.format == "fp32" for e in trace.events)
+
+
+class _Examination:
+    """One lockstep run and what follows from it."""
+
+    def __init__(self, tape: Tape, policy: PrecisionPolicy) -> None:
+        self._tape, self._policy = tape, policy
+        self._sinks = SinkObserver(tape)
+        self._result: LockstepResult = lockstep(tape, policy, (self._sinks,))
+        self._states = self._sinks.states(self._result)
+
+    def trace(self) -> ReplayTrace:
+        result = self._result
+        assert result.reference is not None
+        return ReplayTrace(
+            step=self._tape.step,
+            reference=self._policy.name,
+            events=tuple(self._events()),
+            sinks=self._states,
+            fidelity=fidelity.compare(self._tape, result.run),
+            n_ops=len(self._tape.ops),
+            pinned=tuple(sorted(result.reference.pinned.items())),
+            opaque=_opaque(self._tape),
+            loss=sum(a for a, _ in result.losses) if result.losses else None,
+            loss_reference=sum(b or 0.0 for _, b in result.losses) if result.losses else None,
+            scalars_differ=result.scalars_differ,
+            complete=self._tape.complete,
+        )
+
+    def _events(self) -> Iterator[Event]:
+        """Births in tape order; one made of the values of another is part of its chain."""
+        births = self._result.births
+        stops = {b.call.index for b in births if not b.nan_from_inf}
+        absorbed: set[int] = set()
+        causes = 0
+        for birth in births:
+            if birth.call.index in absorbed:
+                continue
+            own = stops | (_nan_births(births) if birth.constant_source else set())
+            path = spread(self._tape, birth, self._result, self._sinks, own - {birth.call.index})
+            if not birth.constant_source:
+                absorbed |= path.ops & _nan_births(births)
+            event = self._event(birth, path)
+            if event.kind is EventKind.BOUNDARY and causes < MAX_CAUSES:
+                causes += 1
+                event = _with_cause(event, find_cause(self._tape, birth, self._policy))
+            yield event
+
+    def _event(self, birth: BirthFacts, path: Spread) -> Event:
+        attempt = self._tape.attempt
+        return Event(
+            kind=self._kind(birth, path),
+            site=replace(birth.call.site, element=birth.element),
+            format=birth.format,
+            n_inf=birth.n_inf,
+            n_nan=birth.n_nan,
+            total=birth.total,
+            exact=birth.exact,
+            reference=birth.reference,
+            reference_amax=birth.reference_amax,
+            operands=birth.operands,
+            integer_operand=birth.integer_operand,
+            constant=birth.constant,
+            later_nonfinite=len(path.ops),
+            first_nan=path.first_nan,
+            reaches=tuple(sorted(path.reaches, key=_SINK_ORDER.index)),
+            in_tail=attempt is not None and birth.call.index >= attempt,
+        )
+
+    def _kind(self, birth: BirthFacts, path: Spread) -> EventKind:
+        if birth.kind is not EventKind.BOUNDARY or not birth.shared:
+            return birth.kind
+        if not path.reaches:
+            return EventKind.INTENDED
+        sick = {s.sink for s in self._states if s.nonfinite_reference}
+        return EventKind.LOGIC if sick & path.reaches else EventKind.BOUNDARY
+
+
+_SINK_ORDER = ["loss", "gradients", "parameters", "buffers"]
+
+
+def _nan_births(births: list[BirthFacts]) -> set[int]:
+    return {b.call.index for b in births if b.nan_from_inf}
+
+
+def _with_cause(event: Event, cause: Cause | None) -> Event:
+    if cause is None:
+        return event
+    return replace(
+        event, cause_site=cause.site, cause_as_run=cause.as_run, cause_exact=cause.exact
+    )
+
+
+def _opaque(tape: Tape) -> tuple[tuple[str, str], ...]:
+    found = {c.op: "no plain tensors" for c in tape.ops if c.opaque}
+    for index, number in tape.snapshots:
+        call = tape.ops[index]
+        found.setdefault(call.op, f"reads ${number}, which nothing on the tape has written")
+    return tuple(sorted(found.items()))
+
+
+def worst_sink(states: tuple[SinkState, ...]) -> SinkState | None:
+    """Return the first sink that is non-finite as run."""
+    return next((s for s in states if s.nonfinite), None)

@@ -1,0 +1,78 @@
+"""Small questions asked of tensors during a comparison.
+
+Must not know ops or tapes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FORMAT_NAMES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.float8_e4m3fn: "fp8_e4m3",
+    torch.float8_e5m2: "fp8_e5m2",
+}
+
+
+def is_float(tensor: Tensor) -> bool:
+    """Floating or complex."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return complex tensors as pairs of reals, others as they are."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def nonfinite_code(tensor: Tensor) -> int:
+    """Return 0 for finite, 1 where there are infs and no NaN, 2 where there is a NaN."""
+    if tensor.numel() == 0 or not is_float(tensor):
+        return 0
+    low, high = torch.aminmax(as_real(tensor).float() if _small(tensor) else as_real(tensor))
+    if torch.isnan(low) or torch.isnan(high):
+        return 2
+    return int(bool(torch.isinf(low)) or bool(torch.isinf(high)))
+
+
+def _small(tensor: Tensor) -> bool:
+    return tensor.element_size() == 1
+
+
+def amax(tensor: Tensor) -> float | None:
+    """Return the largest finite magnitude, None where nothing is finite."""
+    values = as_real(tensor).double()
+    values = values[torch.isfinite(values)]
+    return float(values.abs().max()) if values.numel() else None
+
+
+def unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the index of the ``flat``-th element in row-major order."""
+    index = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return tuple(reversed(index))
+
+
+def at(tensor: Tensor, index: tuple[int, ...], shape: tuple[int, ...]) -> float | None:
+    """Return the element that is broadcast to ``index`` of ``shape``; None if shapes do not fit."""
+    if tensor.is_complex():
+        return None
+    try:
+        whole = torch.broadcast_to(tensor, shape)
+    except RuntimeError:
+        return None
+    return float(whole[index]) if index or whole.dim() == 0 else None
+
+
+def discrepancy(run: Tensor, reference: Tensor) -> Tensor:
+    """Return |run − reference| / |reference| in float64, 1 where one is zero and the other is not."""
+    a, b = as_real(run).double(), as_real(reference).double()
+    relative = (a - b).abs() / b.abs()
+    both_zero = (a == 0) & (b == 0)
+    relative = torch.where(both_zero | (a == b), torch.zeros_like(relative), relative)
+    return torch.nan_to_num(relative, nan=1.0, posinf=1.0, neginf=1.0)

@@ -1,0 +1,199 @@
+"""The four lines on top of every report: verdict, place, what to do, proof and what was not seen.
+
+Must not know how they are drawn.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fp16doctor.report import wording
+from fp16doctor.report.run_story import (
+    exception_story,
+    first_nonfinite,
+    has_nonfinite_loss,
+    loss_story,
+    run_clauses,
+    top_finding,
+)
+from fp16doctor.report.view_model import AnswerView
+from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import Finding, OutcomeOfCheck, Severity
+from fp16doctor.schema.location import OpSite, SourceLine
+from fp16doctor.schema.prescription import RecommendationStatus, Verdict
+from fp16doctor.schema.recording import OutcomeKind
+
+
+def answer(diagnosis: Diagnosis) -> AnswerView:
+    """Word the answer for whatever happened: a fault, none, none that could be seen."""
+    mark = _mark(diagnosis)
+    said = [_verdict(diagnosis, mark), exception_story(diagnosis)]
+    if top_finding(diagnosis) is None and _ended_badly(diagnosis):
+        said.reverse()  # nothing else was found: the exception is the news
+    verdict = "; ".join(p for p in said if p)
+    return AnswerView(mark, verdict, _place(diagnosis), _do(diagnosis, mark), _proof(diagnosis))
+
+
+def _mark(diagnosis: Diagnosis) -> str:
+    top = top_finding(diagnosis)
+    if top:
+        return "unknown" if top.severity is Severity.NOTE else top.severity.value
+    unexplained = has_nonfinite_loss(diagnosis) or _ended_badly(diagnosis)
+    return "unknown" if unexplained or not diagnosis.steps else "clear"
+
+
+def _ended_badly(diagnosis: Diagnosis) -> bool:
+    return diagnosis.run.outcome.kind in (OutcomeKind.RAISED, OutcomeKind.EXITED)
+
+
+def _verdict(diagnosis: Diagnosis, mark: str) -> str:
+    top = top_finding(diagnosis)
+    if top:
+        said = [_headline(diagnosis, top), *run_clauses(diagnosis, top)]
+        return "; ".join(said) + _others(diagnosis)
+    if not diagnosis.steps:
+        ran = f"ran {wording.seconds(diagnosis.run.duration_s)}"
+        return f"no optimizer step was seen in `{diagnosis.run.script}` ({ran})  [no-steps]"
+    if has_nonfinite_loss(diagnosis):
+        return "; ".join([*run_clauses(diagnosis, None), "no check names a cause"])
+    seen = wording.plural(len(diagnosis.steps), "step")
+    parts = [f"nothing wrong found in {seen}", *run_clauses(diagnosis, None), _unsure(diagnosis)]
+    return "; ".join(p for p in (*parts, loss_story(diagnosis)) if p)
+
+
+def _headline(diagnosis: Diagnosis, top: Finding) -> str:
+    when = f" ({top.site.phase.value}, {wording.step_name(top.site.step)})" if top.site else ""
+    if top.severity is not Severity.WARNING or not diagnosis.steps:
+        return top.what + when
+    seen = wording.plural(len(diagnosis.steps), "step")
+    return f"no error in {seen}, one warning: {top.what}{when}"
+
+
+def _others(diagnosis: Diagnosis) -> str:
+    top = top_finding(diagnosis)
+    more = sum(f.severity is not Severity.NOTE and f is not top for f in diagnosis.findings)
+    return f" (and {wording.plural(more, 'other finding')} below)" if more > 0 else ""
+
+
+def _unsure(diagnosis: Diagnosis) -> str:
+    failed = sum(c.outcome is OutcomeOfCheck.FAILED for c in diagnosis.checks)
+    if failed:
+        return f"{wording.plural(failed, 'check')} failed and answered nothing"
+    return "" if diagnosis.checks else "no check was run"
+
+
+def _place(diagnosis: Diagnosis) -> str:
+    top, outcome = top_finding(diagnosis), diagnosis.run.outcome
+    if top and top.site:
+        return wording.joined(_site(top.site), _reason(top))
+    if top:
+        return "the run as a whole, no single op"
+    if outcome.source:
+        return _line(outcome.source) + " · where the exception left the script"
+    site = first_nonfinite(diagnosis)
+    return _site(site) if site and has_nonfinite_loss(diagnosis) else _checks(diagnosis)
+
+
+def _checks(diagnosis: Diagnosis) -> str:
+    said = [c.outcome for c in diagnosis.checks]
+    clear = said.count(OutcomeOfCheck.CLEAR)
+    other = said.count(OutcomeOfCheck.NOT_APPLICABLE)
+    words = (f"{wording.plural(clear, 'check')} clear", f"{wording.count(other)} not applicable")
+    return wording.joined("none to name", *words)
+
+
+def _line(source: SourceLine) -> str:
+    return f"{wording.location(source)}   {source.text or ''}".rstrip()
+
+
+def _site(site: OpSite) -> str:
+    source = wording.own_line(site)
+    if source is None:
+        return wording.where(site)
+    inside = site.source if site.caller else None
+    library = f"inside {wording.location(inside)}" if inside else ""
+    return wording.joined(_line(source), wording.op_name(site.op), library)
+
+
+def _reason(finding: Finding) -> str:
+    cause = finding.cause_site
+    return f"the reason lies upstream: {wording.brief(cause)}" if cause else ""
+
+
+def _do(diagnosis: Diagnosis, mark: str) -> str:
+    top, chosen = top_finding(diagnosis), diagnosis.recommendation
+    if chosen.status is RecommendationStatus.PRESCRIBED:
+        return f"{chosen.sentence} ({_proved(diagnosis)})"
+    if top:
+        advice = f"{top.advice} (not verified)" if top.advice else ""
+        if chosen.status is RecommendationStatus.NONE_NEEDED:
+            return advice or "start at the place above: no cure of it was tried"
+        said = "" if chosen.sentence == top.advice else chosen.sentence
+        return wording.joined(advice, said) or "no cure is known for this finding"
+    if not diagnosis.steps:
+        return "let the script reach `optimizer.step()`: training itself was not examined"
+    if mark == "unknown":
+        return _do_without_a_cause(diagnosis)
+    return chosen.sentence or "nothing to change"
+
+
+def _do_without_a_cause(diagnosis: Diagnosis) -> str:
+    if has_nonfinite_loss(diagnosis):
+        return "no cure is known: the proof line says what was not seen"
+    seen = wording.plural(len(diagnosis.steps), "step")
+    found = f"nothing in the {seen} seen points at number formats"
+    return f"start from the script's own message: {found}"
+
+
+def _proved(diagnosis: Diagnosis) -> str:
+    cures = [diagnosis.prescriptions[i] for i in diagnosis.recommendation.prescriptions]
+    if not cures or any(c.verification.verdict is not Verdict.VERIFIED for c in cures):
+        return "not verified"
+    steps = sorted({s for c in cures for s in c.verification.steps})
+    return f"verified by replay of {wording.steps_named(steps)}" if steps else "verified by replay"
+
+
+def _proof(diagnosis: Diagnosis) -> str:
+    replayed = "; ".join(p for p in (replay_line(diagnosis), _reference(diagnosis)) if p)
+    return f"{replayed} · {_not_seen(diagnosis)}"
+
+
+def replay_line(diagnosis: Diagnosis) -> str:
+    """``replayed 1 step, 812 ops, bit-equal to the run``."""
+    replay = diagnosis.replay
+    if replay.fidelity is None:
+        return "nothing was replayed: all evidence is recorded in the run itself"
+    how_much = f"{wording.plural(len(replay.steps), 'step')}, {wording.plural(replay.n_ops, 'op')}"
+    if replay.fidelity.bit_equal:
+        return f"replayed {how_much}, bit-equal to the run"
+    difference = wording.number(replay.fidelity.largest_difference)
+    return f"replayed {how_much}, with differences from the run of up to {difference}"
+
+
+def _reference(diagnosis: Diagnosis) -> str:
+    top, reference = top_finding(diagnosis), diagnosis.replay.reference
+    if diagnosis.replay.fidelity is None or reference == "none" or not top:
+        return ""
+    if diagnosis.recommendation.status is RecommendationStatus.NOT_PRECISION:
+        return f"the {reference} replay of the same step has the fault as well"
+    source = f"replayed:{reference}"
+    for e in top.evidence:
+        if e.source == source and e.quantity == "amax" and math.isfinite(e.measured):
+            amax = wording.number(e.measured)
+            return f"the {reference} replay of the same step is finite there (amax {amax})"
+    return ""
+
+
+def _not_seen(diagnosis: Diagnosis) -> str:
+    replay, limits = diagnosis.replay, diagnosis.warnings
+    failed = sum(c.outcome is OutcomeOfCheck.FAILED for c in diagnosis.checks)
+    parts = [
+        "whatever only a replay shows" if replay.fidelity is None else "",
+        f"{wording.plural(failed, 'failed check')}" if failed else "",
+        f"{wording.plural(replay.opaque, 'opaque op')}" if replay.opaque else "",
+        f"{wording.plural(replay.pinned, 'pinned op')}" if replay.pinned else "",
+        limits[0].message.rstrip(".") if limits else "",
+        f"{wording.count(len(limits) - 1)} more below" if len(limits) > 1 else "",
+    ]
+    named = [p for p in parts if p]
+    return f"not seen: {', '.join(named)}" if named else "no limit of the observation was met"

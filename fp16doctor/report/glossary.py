@@ -1,0 +1,48 @@
+"""The terms a report may use, each in one sentence, and the choice of those a given text uses.
+
+Must not know findings or pages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+TERMS: dict[str, str] = {
+    "amax": "largest finite magnitude of a tensor",
+    "ATen op": "one call of PyTorch's operator library, as in aten.mm",
+    "bf16": "number format with fp32's range and 8 significant bits: maximum 3.3895e38",
+    "bit-equal": "the replay gave the same bits as the run, in every tensor that was compared",
+    "clear": "the check ran on this run and found nothing",
+    "fp16": "number format with 5 exponent bits and 11 significant bits: maximum 65504",
+    "found_inf": "the gradient scaler saw a non-finite gradient",
+    "headroom": "log2(max / amax) in bits: doublings left before overflow; negative when over",
+    "keep-list": "modules or ops kept in fp32",
+    "loss scale": "factor on the loss against underflow of gradients; divided out of them later",
+    "lost update": "weight + step equals weight in the format that the weight is stored in",
+    "non-finite": "inf or NaN",
+    "not applicable": "the check needs something that this run does not have",
+    "opaque": "the op could not be replayed: its result is taken from a copy made during the run",
+    "overflow": "the exact result is finite, and infinite in the format",
+    "overflow threshold": "first magnitude that rounds to inf: 65520 in fp16",
+    "pinned": "the reference replay takes this op's result from the run, it does not compute it",
+    "recorded": "seen in the run itself",
+    "replayed": "computed again from the recorded step, under the named format",
+    "skipped": "the optimizer step was not taken, since a gradient was non-finite",
+    "smallest normal": "smallest magnitude with full precision: 2⁻¹⁴ in fp16",
+    "smallest subnormal": "smallest magnitude that is not zero: 2⁻²⁴ in fp16",
+    "subnormal": "not zero, and below the smallest normal number: reduced precision",
+    "underflow": "the exact result is not zero, and zero in the format",
+}
+
+
+def terms_used(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return (term, meaning) for every term that occurs as a word, in the order of TERMS."""
+    text = "\n".join(texts).lower().replace("_", " ").replace("found inf", "found_inf")
+    return tuple(item for item in TERMS.items() if _occurs(item[0].lower(), text))
+
+
+def _occurs(term: str, text: str) -> bool:
+    if term == "aten op":
+        return "aten." in text
+    return re.search(rf"(?<![\w]){re.escape(term)}(s|es)?(?![\w])", text) is not None

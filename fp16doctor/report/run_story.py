@@ -1,0 +1,145 @@
+"""What the steps of a run tell by themselves: losses, skipped steps, loss scales, the exception.
+
+Must not know what a reader is shown first (``answer``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from fp16doctor.report import wording
+from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.recording import Outcome, OutcomeKind, StepInfo
+
+_NONFINITE_FAULTS = (Fault.OVERFLOW, Fault.NAN_BIRTH)
+_FALL = 4  # a loss scale that fell by at least this factor is part of the story
+
+
+def has_nonfinite_loss(diagnosis: Diagnosis) -> bool:
+    """Whether any step's loss was inf or NaN."""
+    return any(_nonfinite(s.loss) for s in diagnosis.steps)
+
+
+def top_finding(diagnosis: Diagnosis) -> Finding | None:
+    """The finding that the answer is about.
+
+    A note is one only where the script raised: the step that raised never reached the loss or the
+    optimizer, so that a non-finite value in it had no time to do harm.
+    """
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    if first and first.severity is not Severity.NOTE:
+        return first
+    if diagnosis.run.outcome.kind is not OutcomeKind.RAISED:
+        return None
+    last = max((s.step for s in diagnosis.steps), default=-1)
+    notes = (f for f in diagnosis.findings if f.fault in _NONFINITE_FAULTS and f.site)
+    return next((f for f in notes if f.site and f.site.step >= last), None)
+
+
+def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
+    """Short facts about loss, optimizer steps and loss scale; what is ordinary is left out."""
+    steps = diagnosis.steps
+    if not steps:
+        return ["no optimizer step was seen"] if top else []
+    stays = bool(top and top.fault in _NONFINITE_FAULTS and top.severity is Severity.ERROR)
+    return [p for p in (_loss(steps, stays), _skipped(steps), _scale(steps)) if p]
+
+
+def loss_story(diagnosis: Diagnosis) -> str:
+    """``the loss went from 2.3141 to 0.97201``, "" with fewer than two finite losses."""
+    losses = [s.loss for s in diagnosis.steps if s.loss is not None]
+    if len(losses) < 2 or not all(map(math.isfinite, losses)):
+        return ""
+    return f"the loss went from {wording.loss(losses[0])} to {wording.loss(losses[-1])}"
+
+
+def first_nonfinite(diagnosis: Diagnosis) -> OpSite | None:
+    """The earliest op that made a non-finite value; of notes only the one the answer is about."""
+    top = top_finding(diagnosis)
+    told = [f for f in diagnosis.findings if f.severity is not Severity.NOTE or f is top]
+    sites = [f.site for f in told if f.site and f.fault in _NONFINITE_FAULTS]
+    return min(sites, key=lambda s: (s.step, s.index), default=None)
+
+
+def exception_story(diagnosis: Diagnosis) -> str:
+    """How the script ended, where it did not end well, and where values went wrong before that."""
+    outcome = diagnosis.run.outcome
+    if outcome.kind in (OutcomeKind.EXITED, OutcomeKind.INTERRUPTED):
+        return outcome_words(outcome)
+    if outcome.kind is not OutcomeKind.RAISED:
+        return ""
+    raised = outcome_words(outcome)
+    top = top_finding(diagnosis)
+    if top and "the script raised" in top.what:
+        raised = ""  # the finding is the exception itself
+    return "; ".join(p for p in (raised, _before_exception(diagnosis)) if p)
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """``the script raised ValueError at train.py:99: loss is nan``, and so on for every end."""
+    at = f" at {wording.location(outcome.source)}" if outcome.source else ""
+    said = f": {wording.first_line(outcome.message)}" if outcome.message else ""
+    return {
+        OutcomeKind.FINISHED: "the script ran to its end",
+        OutcomeKind.STOPPED: "ended after the number of steps asked for",
+        OutcomeKind.EXITED: f"the script exited with status {outcome.status}",
+        OutcomeKind.RAISED: f"the script raised {outcome.exception or 'an exception'}{at}{said}",
+        OutcomeKind.INTERRUPTED: "the script was interrupted",
+    }[outcome.kind]
+
+
+def _before_exception(diagnosis: Diagnosis) -> str:
+    first = first_nonfinite(diagnosis)
+    if first is None:
+        return "no finding places a non-finite value before it"
+    raised_by = diagnosis.run.outcome.raised_by
+    last = raised_by.step if raised_by else max((s.step for s in diagnosis.steps), default=-1)
+    ago = last - first.step
+    before = f"{wording.plural(ago, 'step')} before the exception"
+    when = before if ago > 0 else "in the step that raised"
+    return f"first non-finite value {when}: {wording.brief(first)}"
+
+
+def _nonfinite(loss: float | None) -> bool:
+    return loss is not None and not math.isfinite(loss)
+
+
+def _loss(steps: Sequence[StepInfo], stays_finite: bool) -> str:
+    known = [s for s in steps if s.loss is not None]
+    wrong = [s for s in known if _nonfinite(s.loss)]
+    if not wrong:
+        return "the loss stays finite" if known and stays_finite else ""
+    word = "NaN" if all(math.isnan(s.loss or 0.0) for s in wrong) else "non-finite"
+    return f"the loss is {word} {_when(known, wrong)}"
+
+
+def _when(known: Sequence[StepInfo], wrong: Sequence[StepInfo]) -> str:
+    if len(known) > 1 and len(wrong) == len(known):
+        return f"at every step ({wording.count(len(wrong))} of {wording.count(len(known))})"
+    if len(wrong) > 1 and list(known[-len(wrong) :]) == list(wrong):
+        return f"from step {wrong[0].step} on"
+    if len(wrong) == 1:
+        return f"at step {wrong[0].step}"
+    return f"at {wording.count(len(wrong))} of {wording.count(len(known))} steps"
+
+
+def _skipped(steps: Sequence[StepInfo]) -> str:
+    skipped = sum(s.skipped for s in steps)
+    of = f"{wording.count(skipped)} of {wording.count(len(steps))}"
+    if skipped == len(steps):
+        return f"no optimizer step was taken ({of} skipped)"
+    return f"{of} optimizer steps were skipped" if skipped else ""
+
+
+def _scale(steps: Sequence[StepInfo]) -> str:
+    scales = [s.loss_scale for s in steps if s.loss_scale is not None]
+    if not scales:
+        return ""
+    last = steps[-1].next_loss_scale
+    last = scales[-1] if last is None else last
+    if last * _FALL > scales[0]:
+        return ""
+    return f"the loss scale fell from {wording.number(scales[0])} to {wording.number(last)}"

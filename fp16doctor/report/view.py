@@ -1,0 +1,71 @@
+"""Turns a Diagnosis into the plain view that every output is drawn from.
+
+Must not know HTML or terminals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from fp16doctor.report import tables, wording
+from fp16doctor.report.answer import answer
+from fp16doctor.report.finding_view import finding_view, remedy_view
+from fp16doctor.report.glossary import terms_used
+from fp16doctor.report.view_model import ReportView
+from fp16doctor.schema.diagnosis import Diagnosis
+
+_MULTILINE = "change"  # the one field whose line breaks are meant
+
+
+def build_view(diagnosis: Diagnosis) -> ReportView:
+    """Word the whole diagnosis; every string is safe to print and to encode as UTF-8."""
+    view: ReportView = _cleaned(_raw_view(diagnosis))
+    return dataclasses.replace(view, glossary=terms_used(_strings(view)))
+
+
+def _raw_view(diagnosis: Diagnosis) -> ReportView:
+    return ReportView(
+        title=f"fp16doctor: {diagnosis.run.script}",
+        answer=answer(diagnosis),
+        recommendation=diagnosis.recommendation.sentence,
+        remedies=tuple(remedy_view(diagnosis, i) for i in range(len(diagnosis.prescriptions))),
+        no_remedies="no cure was tried by replay",
+        findings=tuple(finding_view(diagnosis, i) for i in range(len(diagnosis.findings))),
+        no_findings="no check found anything in what was seen",
+        ranges=tables.ranges_table(diagnosis),
+        steps=tables.steps_table(diagnosis),
+        steps_line=tables.steps_line(diagnosis),
+        checks=tables.checks_table(diagnosis),
+        failed_checks=tables.failed_checks(diagnosis),
+        facts=tables.facts_table(diagnosis),
+        formats=tables.formats_table(diagnosis),
+        limits=tuple(f"{w.message}  [{w.slug}]" for w in diagnosis.warnings),
+        no_limits="no limit of the observation was met",
+        stand_ins=tables.stand_ins_table(diagnosis),
+        glossary=(),
+        count_line=tables.count_line(diagnosis),
+    )
+
+
+def _cleaned(value: Any, name: str = "") -> Any:
+    if isinstance(value, str):
+        return wording.visible(value, keep_newlines=name == _MULTILINE)
+    if isinstance(value, tuple):
+        return tuple(_cleaned(v) for v in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [f.name for f in dataclasses.fields(value)]
+        return dataclasses.replace(value, **{n: _cleaned(getattr(value, n), n) for n in names})
+    return value
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _strings(item)
+    elif dataclasses.is_dataclass(value):
+        for f in dataclasses.fields(value):
+            yield from _strings(getattr(value, f.name))

@@ -1,0 +1,98 @@
+"""What a report shows, as plain data: every string and number in here is ready for a reader.
+
+Must not know how it is filled (``view``) or drawn (``html``, ``terminal``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """The four lines at the top."""
+
+    mark: str  # "error", "warning", "clear", "unknown": word and colour of the whole answer
+    verdict: str
+    place: str
+    do: str
+    proof: str
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    """One line of source, with what it is to the finding."""
+
+    relation: str  # "", "called from", "reason"
+    location: str  # train.py:40
+    text: str  # as the user wrote it, "" where not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyView:
+    """One cure and its proof."""
+
+    title: str
+    change: str  # text to paste, may have several lines
+    notes: tuple[str, ...]  # kind, target, value, cost
+    verdict: str  # "verified", "refuted", "not verified"
+    proof: str  # before -> after in one line, or the reason
+    treats: str  # the findings it treats
+    comparison: tuple[tuple[str, str, str], ...]  # quantity, before, after
+    recommended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FindingView:
+    """One finding in seven parts."""
+
+    severity: str
+    code: str
+    name: str
+    what: str
+    where: str
+    lines: tuple[CodeLine, ...]
+    repeats: str  # "also at 3 other places: …", "" where none
+    evidence: tuple[str, ...]
+    cause: str
+    chain: str  # first inf → first NaN → loss, "" where none
+    consequences: str  # what inherits it and what it reaches, "" where nothing
+    folded: str  # codes of findings folded under this one
+    advice: str  # "" where nothing is known
+    remedies: tuple[RemedyView, ...]
+    unproved: str  # why the advice is not verified, "" where a remedy carries its own proof
+    explain: str  # a command
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of ready strings."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left_out: str = ""  # what was cut, and where it can be found
+
+
+@dataclass(frozen=True, slots=True)
+class ReportView:
+    """Everything a report shows."""
+
+    title: str
+    answer: AnswerView
+    recommendation: str
+    remedies: tuple[RemedyView, ...]
+    no_remedies: str  # said where the list is empty
+    findings: tuple[FindingView, ...]
+    no_findings: str  # said where the list is empty
+    ranges: Table
+    steps: Table
+    steps_line: str
+    checks: Table
+    failed_checks: tuple[str, ...]
+    facts: Table
+    formats: Table
+    limits: tuple[str, ...]  # what could not be observed, one sentence each
+    no_limits: str  # said where the list is empty
+    stand_ins: Table  # pinned and opaque ops
+    glossary: tuple[tuple[str, str], ...]
+    count_line: str

@@ -1,0 +1,66 @@
+"""The whole answer, complete: whatever a report shows is in here.
+
+Must not know files (``codec`` spells it as JSON) or pages (``report``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fp16doctor.schema.finding import CheckOutcome, Finding
+from fp16doctor.schema.prescription import Prescription, Recommendation
+from fp16doctor.schema.ranges import ModuleRanges
+from fp16doctor.schema.recording import Caution, RunInfo, StepInfo
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FormatLimits:
+    """The numbers of one considered format, frozen into the document."""
+
+    name: str  # fp16
+    max: float
+    overflow_threshold: float  # first magnitude that rounds to inf
+    smallest_normal: float
+    smallest_subnormal: float
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class FidelitySummary:
+    """Over all examined steps."""
+
+    bit_equal: bool
+    largest_difference: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySummary:
+    """How much was replayed, and how faithfully."""
+
+    steps: tuple[int, ...]  # examined steps
+    fidelity: FidelitySummary | None  # None: nothing was replayed
+    n_ops: int = 0
+    pinned: int = 0
+    opaque: int = 0
+    reference: str = "none"  # "fp32", "fp64", "none"
+    pinned_ops: tuple[tuple[str, str], ...] = ()  # (op, reason), distinct
+    opaque_ops: tuple[tuple[str, str], ...] = ()  # (op, reason), distinct
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What fp16doctor knows about a run."""
+
+    run: RunInfo
+    formats: tuple[FormatLimits, ...]
+    steps: tuple[StepInfo, ...]
+    checks: tuple[CheckOutcome, ...]
+    findings: tuple[Finding, ...]  # most important first
+    prescriptions: tuple[Prescription, ...]
+    recommendation: Recommendation
+    replay: ReplaySummary
+    ranges: tuple[ModuleRanges, ...] = ()
+    warnings: tuple[Caution, ...] = ()
+    schema_version: int = SCHEMA_VERSION

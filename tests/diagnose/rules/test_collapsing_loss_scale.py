@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from making import attempts, event, observed, plain, scaled_trace
+
+from fp16doctor.diagnose.rules.collapsing_loss_scale import collapsing_loss_scale
+from fp16doctor.schema.finding import Fault, Severity
+from fp16doctor.schema.recording import Outcome, OutcomeKind
+
+FIRING = observed(steps=attempts("." * 5 + "s" * 20))
+SILENT = observed(steps=attempts("sss" + "." * 40 + "s" + "." * 20))
+STOPPED = Outcome(OutcomeKind.STOPPED)
+
+
+def test_says_how_many_steps_were_taken() -> None:
+    (finding,) = collapsing_loss_scale(FIRING)
+    assert "from 65536 to 0.0625: 5 of 25 optimizer steps were taken" in finding.what
+    assert (finding.fault, finding.severity) == (Fault.LOSS_SCALE, Severity.ERROR)
+    assert finding.site is None
+
+
+def test_site_is_the_op_that_made_found_inf() -> None:
+    culprit = event(step=7)
+    seen = dataclasses.replace(FIRING, traces=(scaled_trace(culprit, step=7),))
+    (finding,) = collapsing_loss_scale(seen)
+    assert finding.site == culprit.site
+
+
+@pytest.mark.parametrize(
+    ("pattern", "scale"),
+    [("...sss", 65536.0), ("sss", 65536.0), ("ssss.ss.ss..", 65536.0), (".s.", 1.0)],
+    ids=["ends skipped", "only skipped", "most skipped", "below one"],
+)
+def test_collapses(pattern: str, scale: float) -> None:
+    assert len(list(collapsing_loss_scale(observed(steps=attempts(pattern, scale))))) == 1
+
+
+@pytest.mark.parametrize(
+    "pattern", ["ss....", "....ss", "sss...", "s" * 16 + "." * 12, "s....s....s....s....", ""]
+)
+def test_ordinary_skips(pattern: str) -> None:
+    assert not list(collapsing_loss_scale(observed(steps=attempts(pattern))))
+
+
+def test_a_run_stopped_in_warm_up_says_nothing_yet() -> None:
+    assert not list(collapsing_loss_scale(observed(steps=attempts("ssss"), outcome=STOPPED)))
+    assert list(collapsing_loss_scale(observed(steps=attempts(".sss"), outcome=STOPPED)))
+
+
+def test_a_running_script_is_judged_by_its_scale_only() -> None:
+    assert not list(collapsing_loss_scale(observed(steps=attempts("s" * 12), final=False)))
+    assert list(collapsing_loss_scale(observed(steps=attempts("s" * 18), final=False)))
+
+
+def test_runs_without_scaler() -> None:
+    assert not list(collapsing_loss_scale(observed(steps=plain(10))))

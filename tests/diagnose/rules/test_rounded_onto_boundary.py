@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from making import event, observed, site, trace
+
+from fp16doctor.diagnose.rules.rounded_onto_boundary import rounded_onto_boundary
+from fp16doctor.schema.finding import Fault
+from fp16doctor.schema.trace import Event, EventKind
+
+
+def boundary(op: str, source: str | None, *operands: tuple[str, float, float]) -> Event:
+    cause = None if source is None else site(source, index=8)
+    return event(
+        EventKind.BOUNDARY, op=op, exact=-math.inf, reference=-18.4, operands=operands,
+        cause_site=cause,
+    )  # fmt: skip
+
+
+LOG = boundary("aten.log.default", "aten._softmax.default", ("self", 0.0, 1e-8))
+FIRING = observed(trace(LOG))
+SILENT = observed(
+    trace(event(EventKind.BOUNDARY, op="aten.sqrt.default", operands=(("self", -1e-4, 1e-8),)))
+)
+
+
+def test_log_of_a_flushed_probability() -> None:
+    (finding,) = rounded_onto_boundary(FIRING)
+    assert finding.what == "`log` in `blocks.2.ffn.wo` is −inf: 1e-8 is 0 in fp16"
+    assert finding.fault is Fault.NAN_BIRTH
+    assert "smallest non-zero magnitude is 2⁻²⁴" in finding.cause
+    assert finding.advice == "use `torch.log_softmax` or `F.cross_entropy` on the logits"
+
+
+def test_eps_that_became_zero() -> None:
+    operands = (("self", 1e-3, 1e-3), ("other", 0.0, 1e-8))
+    seen = observed(trace(boundary("aten.div.Tensor", "aten.add.Tensor", *operands)))
+    (finding,) = rounded_onto_boundary(seen)
+    assert "raise eps to a value that fp16 can hold, at least 2⁻¹⁴" in finding.advice
+
+
+def test_zero_by_zero_names_the_divisor() -> None:
+    operands = (("self", 0.0, 1e-9), ("other", 0.0, 2e-8))
+    (finding,) = rounded_onto_boundary(
+        observed(trace(boundary("aten.div.Tensor", None, *operands)))
+    )
+    assert "2e-8 is 0" in finding.what
+
+
+def test_one_minus_a_sigmoid_that_rounded_to_one() -> None:
+    log1p = boundary("aten.log1p.default", "aten.sigmoid.default", ("self", -1.0, -0.9999))
+    (finding,) = rounded_onto_boundary(observed(trace(log1p)))
+    assert "spacing below 1 is 2⁻¹¹" in finding.cause
+    assert "binary_cross_entropy_with_logits" in finding.advice
+
+
+@pytest.mark.parametrize("cause_as_run", [0.0, 1.0])
+def test_upstream_cause_alone_is_enough(cause_as_run: float) -> None:
+    born = event(
+        EventKind.BOUNDARY, op="aten.log.default", cause_as_run=cause_as_run, cause_exact=1e-9
+    )
+    assert len(list(rounded_onto_boundary(observed(trace(born))))) == 1

@@ -1,0 +1,130 @@
+"""What is proposed for a finding, and the recommendation in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from making import LINE, attempts, event, gradient, observed, plain, scaled_trace, sink, site, trace
+
+from fp16doctor.diagnose.engine import diagnose
+from fp16doctor.diagnose.rule import Observations
+from fp16doctor.prescribe.plan import plan
+from fp16doctor.prescribe.treatable import target
+from fp16doctor.schema.location import SourceLine
+from fp16doctor.schema.prescription import (
+    Prescription,
+    Recommendation,
+    RecommendationStatus,
+    RemedyKind,
+    Verdict,
+)
+from fp16doctor.schema.recording import Outcome, OutcomeKind
+from fp16doctor.schema.trace import EventKind
+
+LOGIC = event(EventKind.LOGIC, exact=None, reference=None)
+
+
+def planned(seen: Observations) -> tuple[tuple[Prescription, ...], Recommendation]:
+    return plan(diagnose(seen)[0], seen)
+
+
+def kinds(seen: Observations) -> dict[RemedyKind, Prescription]:
+    return {p.remedy.kind: p for p in planned(seen)[0]}
+
+
+def test_overflow_is_offered_keep_list_bf16_and_the_advice() -> None:
+    offered = kinds(observed(trace(event()), steps=plain(1)))
+    assert offered[RemedyKind.FP32_KEEP].remedy.title == "keep `blocks.2.ffn.wo` in fp32"
+    assert offered[RemedyKind.FP32_KEEP].remedy.target == ("module:blocks.2.ffn.wo",)
+    assert offered[RemedyKind.DTYPE].remedy.value == "bf16"
+    assert offered[RemedyKind.CODE_FIX].remedy.target == ("line:train.py:40",)
+    assert {p.treats for p in offered.values()} == {(0,)}
+
+
+def test_nothing_is_said_to_be_verified() -> None:
+    prescriptions, _ = planned(observed(trace(event()), steps=plain(1)))
+    assert prescriptions
+    for prescription in prescriptions:
+        assert prescription.verification.verdict is Verdict.NOT_VERIFIED
+        assert prescription.verification.reason == "cures are not replayed by this version"
+
+
+def test_one_keep_list_treats_all_findings_of_precision() -> None:
+    other = event(index=80, op="aten.sum.default", module_path="head")
+    keep = kinds(observed(trace(event(), other), steps=plain(1)))[RemedyKind.FP32_KEEP]
+    assert keep.remedy.target == ("module:blocks.2.ffn.wo", "module:head")
+    assert keep.treats == (0, 1)
+
+
+def test_repeats_and_the_place_of_the_reason_are_kept_too() -> None:
+    born = event(
+        EventKind.BOUNDARY,
+        op="aten.log.default",
+        exact=float("-inf"),
+        operands=(("self", 0.0, 1e-8),),
+        cause_site=site("aten._softmax.default", index=8, module_path="head"),
+    )
+    offered = kinds(observed(trace(born), steps=plain(1)))
+    assert offered[RemedyKind.FP32_KEEP].remedy.target == ("module:blocks.2.ffn.wo", "module:head")
+    # bf16 rounds more coarsely: no cure for a value that was rounded away.
+    assert RemedyKind.DTYPE not in offered
+
+
+def test_bf16_is_not_offered_to_a_bf16_run() -> None:
+    born = event(format="bf16", exact=1e39, reference=1e39, reference_amax=1e39)
+    assert RemedyKind.DTYPE not in kinds(observed(trace(born), steps=plain(1)))
+
+
+def test_too_high_a_scale_is_no_matter_of_the_format() -> None:
+    offered = kinds(observed(scaled_trace(gradient()), steps=attempts("ssssss")))
+    assert set(offered) == {RemedyKind.CODE_FIX}
+
+
+def test_targets_follow_the_grammar() -> None:
+    top = SourceLine("train.py", 27, "<module>")
+    assert target(site(module_path=None)) == "function:train.py:FFN.forward"
+    assert target(site(module_path=None, source=top)) == "line:train.py:27"
+    assert target(site(module_path=None, source=None)) == "op:aten.mm"
+
+
+def test_notes_ask_for_nothing() -> None:
+    prescriptions, answer = planned(observed(trace(event(reaches=())), steps=plain(1)))
+    assert prescriptions == ()
+    assert answer.status is RecommendationStatus.NONE_NEEDED
+
+
+def test_fault_of_logic_is_not_precision() -> None:
+    prescriptions, answer = planned(observed(trace(LOGIC), steps=plain(1)))
+    assert answer.status is RecommendationStatus.NOT_PRECISION
+    assert "no format or loss scale changes it" in answer.sentence
+    assert {p.remedy.kind for p in prescriptions} == {RemedyKind.CODE_FIX}
+
+
+def test_answer_says_what_the_reference_showed_and_that_nothing_was_tried() -> None:
+    _, answer = planned(observed(trace(event()), steps=plain(1)))
+    assert answer.status is RecommendationStatus.NONE_FOUND
+    assert answer.sentence == (
+        "the fp32 replay of step 0 is finite; no cure has been verified by this version"
+    )
+    bad = dataclasses.replace(trace(event()), sinks=(sink("loss", nonfinite_reference=1),))
+    assert "non-finite values in loss as well" in planned(observed(bad))[1].sentence
+
+
+def test_a_replay_without_reference_is_not_quoted() -> None:
+    unexamined = trace(reference="none", sinks=())
+    _, answer = planned(observed(unexamined, trace(event()), steps=plain(1)))
+    assert answer.sentence.startswith("the fp32 replay of step 0 is finite")
+
+
+def test_misuse_stops_before_precision_matters() -> None:
+    message = "Attempting to unscale FP16 gradients."
+    outcome = Outcome(OutcomeKind.RAISED, 1, "ValueError", message, LINE)
+    prescriptions, answer = planned(observed(outcome=outcome))
+    assert answer.status is RecommendationStatus.NONE_FOUND
+    assert "the script stops before precision matters" in answer.sentence
+    assert [p.remedy.target for p in prescriptions] == [("line:train.py:40",)]
+
+
+def test_without_a_replay_the_answer_says_so() -> None:
+    _, answer = planned(observed(steps=attempts("." * 5 + "s" * 20)))
+    assert answer.sentence.startswith("no reference replay is at hand")

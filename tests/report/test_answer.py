@@ -1,0 +1,229 @@
+"""The four lines on top say what happened, whatever happened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fp16doctor.report.view import build_view
+from fp16doctor.report.view_model import AnswerView
+from fp16doctor.schema.diagnosis import Diagnosis, FidelitySummary
+from fp16doctor.schema.finding import Fault, Severity
+from fp16doctor.schema.location import SourceLine
+from fp16doctor.schema.prescription import Recommendation, RecommendationStatus, Verdict
+from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, StepInfo
+
+HandMade = dict[str, Callable[[], Diagnosis]]
+
+
+@pytest.fixture
+def overflow(hand_made: HandMade) -> Diagnosis:
+    return hand_made["overflow"]()
+
+
+@pytest.fixture
+def healthy(hand_made: HandMade) -> Diagnosis:
+    return hand_made["healthy"]()
+
+
+def answer(diagnosis: Diagnosis) -> AnswerView:
+    return build_view(diagnosis).answer
+
+
+def test_an_overflow_names_value_limit_loss_and_skipped_steps(overflow: Diagnosis) -> None:
+    said = answer(overflow)
+    assert said.mark == "error"
+    for part in ("1.84e5", "65504", "forward, step 0", "the loss is NaN", "30 of 30 skipped"):
+        assert part in said.verdict
+    assert said.place.startswith("train.py:40   return self.wo(F.relu(self.wi(x)))")
+
+
+def test_a_cure_is_called_verified_only_after_its_replay(overflow: Diagnosis) -> None:
+    assert "(verified by replay of steps 0, 3 and 4)" in answer(overflow).do
+    cure = overflow.prescriptions[0]
+    for verdict in (Verdict.NOT_VERIFIED, Verdict.REFUTED):
+        unproved = replace(cure, verification=replace(cure.verification, verdict=verdict))
+        do = answer(replace(overflow, prescriptions=(unproved,))).do
+        assert "(not verified)" in do
+        assert "(verified" not in do
+
+
+def test_advice_alone_is_marked_as_not_verified(hand_made: HandMade) -> None:
+    assert "(not verified)" in answer(hand_made["raised"]()).do
+
+
+def test_a_fault_of_logic_says_that_no_dtype_helps(hand_made: HandMade) -> None:
+    said = answer(hand_made["logic-nan"]())
+    assert "no dtype, loss scale or keep-list cures it" in said.do
+    assert "the fp32 replay of the same step has the fault as well" in said.proof
+    assert "upstream: aten.masked_fill.Scalar at train.py:60" in said.place
+
+
+def test_a_healthy_run_says_so_and_how_much_was_seen(healthy: Diagnosis) -> None:
+    said = answer(healthy)
+    assert said.mark == "clear"
+    assert said.verdict.startswith("nothing wrong found in 30 steps")
+    assert "2 checks clear" in said.place
+    assert said.do == "nothing to change"
+
+
+def test_warm_up_is_a_note_and_the_run_stays_clear(hand_made: HandMade) -> None:
+    said = answer(hand_made["healthy-with-warm-up"]())
+    assert said.mark == "clear"
+    assert "2 of 30 optimizer steps were skipped" in said.verdict
+
+
+def test_a_failed_check_is_never_silently_clear(healthy: Diagnosis, hand_made: HandMade) -> None:
+    failed = hand_made["unexplained"]().checks
+    said = answer(replace(healthy, checks=failed))
+    assert "1 check failed and answered nothing" in said.verdict
+    assert "1 failed check" in said.proof
+    assert "no check was run" in answer(replace(healthy, checks=())).verdict
+
+
+def test_an_exception_says_how_long_before_it_values_went_wrong(hand_made: HandMade) -> None:
+    verdict = answer(hand_made["raised"]()).verdict
+    assert "the script raised ValueError at train.py:99: loss is nan" in verdict
+    assert "first non-finite value 2 steps before the exception: aten.mm at train.py:40" in verdict
+
+
+def test_an_exception_in_the_same_step_is_said_to_be_so(hand_made: HandMade) -> None:
+    diagnosis = hand_made["raised"]()
+    same = replace(diagnosis, steps=diagnosis.steps[:1])
+    assert "first non-finite value in the step that raised" in answer(same).verdict
+
+
+def test_an_exception_without_a_finding_comes_first(hand_made: HandMade) -> None:
+    said = answer(hand_made["raised-without-finding"]())
+    assert said.mark == "unknown"
+    assert said.verdict.startswith("the script raised KeyError at train.py:99: 'labels'")
+    assert said.place.startswith("train.py:99")
+
+
+def test_a_note_is_the_answer_where_it_was_born_in_the_step_that_raised(
+    hand_made: HandMade,
+) -> None:
+    diagnosis = hand_made["raised"]()
+    site = diagnosis.findings[0].site
+    assert site
+    exception = replace(
+        diagnosis.findings[0],
+        severity=Severity.NOTE,
+        fault=Fault.OBSERVATION,
+        what="the script raised ValueError",
+        site=None,
+    )
+    early, late = (
+        replace(diagnosis.findings[0], severity=Severity.NOTE, site=replace(site, step=step))
+        for step in (0, 3)
+    )
+    said = answer(replace(diagnosis, findings=(exception, early, late)))
+    assert said.mark == "unknown"
+    assert "(forward, step 3)" in said.verdict
+    assert said.verdict.count("the script raised") == 1
+    assert "first non-finite value in the step that raised: aten.mm" in said.verdict
+    assert said.place.startswith("train.py:40")
+    assert "nothing wrong" not in said.verdict
+    kept = replace(diagnosis.recommendation, status=RecommendationStatus.NONE_NEEDED)
+    bare = replace(late, advice="")
+    do = answer(replace(diagnosis, findings=(bare,), recommendation=kept)).do
+    assert do == "start at the place above: no cure of it was tried"
+    before = answer(replace(diagnosis, findings=(exception, early)))
+    assert before.verdict.startswith("the script raised ValueError at train.py:99")
+
+
+def test_an_exception_that_is_the_finding_is_said_once(hand_made: HandMade) -> None:
+    diagnosis = hand_made["raised"]()
+    finding = replace(
+        diagnosis.findings[0],
+        fault=Fault.MISUSE,
+        what="the script raised ValueError at `train.py:99`: unscale_() was called twice",
+    )
+    verdict = answer(replace(diagnosis, findings=(finding,))).verdict
+    assert verdict.count("the script raised") == 1
+
+
+def test_a_script_that_never_trained(hand_made: HandMade) -> None:
+    said = answer(hand_made["never-trained"]())
+    assert said.mark == "unknown"
+    assert "no optimizer step was seen in `train.py` (ran 4.1\u00a0s)  [no-steps]" in said.verdict
+    assert "optimizer.step()" in said.do
+    assert said.proof.startswith("nothing was replayed")
+
+
+def test_a_nan_loss_without_a_finding_is_not_called_healthy(hand_made: HandMade) -> None:
+    said = answer(hand_made["unexplained"]())
+    assert said.mark == "unknown"
+    assert said.verdict == "the loss is NaN at step 1; no check names a cause"
+    assert "not seen: whatever only a replay shows, 1 failed check" in said.proof
+
+
+def test_a_warning_is_not_called_an_error(overflow: Diagnosis, healthy: Diagnosis) -> None:
+    warning = replace(overflow.findings[0], severity=Severity.WARNING)
+    said = answer(replace(healthy, findings=(warning,)))
+    assert said.mark == "warning"
+    assert said.verdict.startswith("no error in 30 steps, one warning: ")
+
+
+def test_further_findings_are_counted_and_notes_are_not(overflow: Diagnosis) -> None:
+    first, note = overflow.findings
+    said = answer(replace(overflow, findings=(first, replace(first), note)))
+    assert said.verdict.endswith("(and 1 other finding below)")
+
+
+def test_a_finding_without_a_site_and_no_known_cure(overflow: Diagnosis) -> None:
+    bare = replace(overflow.findings[0], site=None, advice="")
+    none = Recommendation(RecommendationStatus.NONE_FOUND, "")
+    said = answer(replace(overflow, findings=(bare,), recommendation=none))
+    assert said.place == "the run as a whole, no single op"
+    assert said.do == "no cure is known for this finding"
+
+
+def test_a_line_inside_a_library_sends_the_reader_to_their_own(overflow: Diagnosis) -> None:
+    site = overflow.findings[0].site
+    assert site
+    site = replace(site, caller=SourceLine("main.py", 7, "<module>", "out = model(x)"))
+    said = answer(replace(overflow, findings=(replace(overflow.findings[0], site=site),)))
+    assert said.place == "main.py:7   out = model(x) · aten.mm · inside train.py:40"
+
+
+def test_a_replay_that_differs_says_by_how_much(overflow: Diagnosis) -> None:
+    replay = replace(overflow.replay, fidelity=FidelitySummary(False, 3e-4), opaque=1)
+    said = answer(replace(overflow, replay=replay))
+    assert "with differences from the run of up to 0.0003" in said.proof
+    assert "not seen: 1 opaque op, 2 pinned ops" in said.proof
+
+
+def test_further_limits_are_counted(overflow: Diagnosis) -> None:
+    limits = (Caution("a", "Ranks 1 to 7 were not seen."), Caution("b", "x"), Caution("c", "y"))
+    assert (
+        "Ranks 1 to 7 were not seen, 2 more below"
+        in answer(replace(overflow, warnings=limits)).proof
+    )
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([math.nan, 1.0, math.nan], "the loss is NaN at 2 of 3 steps"),
+        ([1.0, math.inf, math.nan], "the loss is non-finite from step 1 on"),
+        ([1.0, math.nan, 1.0], "the loss is NaN at step 1"),
+        ([math.nan], "the loss is NaN at step 0"),
+        ([1.0, 2.0], "the loss stays finite"),
+        ([None, None], "passes"),
+    ],
+)
+def test_the_story_of_the_loss(losses: list[float | None], words: str, overflow: Diagnosis) -> None:
+    finding = replace(overflow.findings[0], what="passes")
+    steps = tuple(StepInfo(i, loss) for i, loss in enumerate(losses))
+    assert words in answer(replace(overflow, findings=(finding,), steps=steps)).verdict
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.EXITED, OutcomeKind.INTERRUPTED])
+def test_other_ends_of_the_script(kind: OutcomeKind, healthy: Diagnosis) -> None:
+    run = replace(healthy.run, outcome=Outcome(kind, 3))
+    verdict = answer(replace(healthy, run=run)).verdict
+    assert "interrupted" in verdict or "status 3" in verdict

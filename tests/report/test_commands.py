@@ -1,0 +1,110 @@
+"""``fp16doctor report`` and ``fp16doctor explain``, as a user calls them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fp16doctor.diagnose.rule import all_rules
+from fp16doctor.report.html import render_html
+from fp16doctor.schema.codec import load
+
+SAMPLE = Path(__file__).parent.parent / "samples" / "v1-overflow.json"
+CHECKOUT = str(SAMPLE.parents[2])
+ENVIRONMENT = {**os.environ, "PYTHONPATH": CHECKOUT, "PYTHONUTF8": "1", "COLUMNS": "100"}
+EXPECTED = render_html(load(SAMPLE)) if SAMPLE.exists() else ""
+
+
+def run(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fp16doctor", *map(str, args)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        cwd=cwd,
+        env=ENVIRONMENT,
+    )
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "run 1.json"
+    path.write_bytes(SAMPLE.read_bytes())
+    return path
+
+
+def test_the_page_lands_beside_the_json_and_the_summary_on_stderr(saved: Path) -> None:
+    done = run("report", saved.name, cwd=saved.parent)
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert saved.with_suffix(".html").read_text(encoding="utf-8") == EXPECTED
+    assert done.stderr.startswith("verdict  `blocks.2.ffn.wo` output reaches 1.84e5")
+    again = "report: 'run 1.html'        again: fp16doctor report 'run 1.json'\n"
+    assert done.stderr.endswith(again)
+
+
+def test_a_dash_sends_the_page_to_stdout(saved: Path) -> None:
+    done = run("report", saved, "-o", "-")
+    assert done.stdout == EXPECTED
+    assert "report:" not in done.stderr
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_another_file_can_be_named(saved: Path, tmp_path: Path) -> None:
+    assert run("report", saved, "-o", tmp_path / "out.html").returncode == 0
+    assert (tmp_path / "out.html").read_text(encoding="utf-8") == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "slug"),
+    [
+        (("missing.json",), 2, "no-such-file"),
+        (("run 1.json", "-o", "run 1.json"), 2, "output-is-input"),
+        (("run 1.json", "-o", "none/out.html"), 4, "unwritable-output"),
+        (("cut.json",), 4, "truncated-diagnosis"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(
+    args: tuple[str, ...], status: int, slug: str, saved: Path
+) -> None:
+    (saved.parent / "cut.json").write_bytes(SAMPLE.read_bytes()[:1000])
+    done = run("report", *args, cwd=saved.parent)
+    assert done.returncode == status
+    assert f"[{slug}]" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2
+    assert not list(saved.parent.glob("*.html"))
+
+
+def test_explain_lists_every_rule() -> None:
+    done = run("explain")
+    assert done.returncode == 0
+    for rule in all_rules():
+        assert f"{rule.code}  {rule.name}" in done.stdout
+        assert rule.summary in done.stdout
+
+
+@pytest.mark.parametrize("code", ["FD101", "fd101", "activation-overflow"])
+def test_explain_shows_the_page_of_one_rule(code: str) -> None:
+    done = run("explain", code)
+    assert done.stdout.startswith("FD101 activation-overflow\n\n")
+    assert "Why it matters:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("FD1O1", "FD101"),
+        ("activation-overflw", "activation-overflow"),
+        ("zzz", "lists all checks"),
+    ],
+)
+def test_an_unknown_code_is_refused_with_close_matches(code: str, hint: str) -> None:
+    done = run("explain", code)
+    assert done.returncode == 2
+    assert "[unknown-code]" in done.stderr
+    assert hint in done.stderr

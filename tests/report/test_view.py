@@ -1,0 +1,146 @@
+"""Findings, tables and glossary: nothing is lost between the diagnosis and a reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fp16doctor.report.finding_view import evidence_words
+from fp16doctor.report.glossary import TERMS, terms_used
+from fp16doctor.report.view import build_view
+from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import Evidence
+from fp16doctor.schema.recording import StepInfo
+
+HandMade = dict[str, Callable[[], Diagnosis]]
+NB = "\u00a0"
+
+
+@pytest.fixture
+def overflow(hand_made: HandMade) -> Diagnosis:
+    return hand_made["overflow"]()
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        (
+            Evidence(
+                "amax",
+                184320.0,
+                "replayed:fp32",
+                65520.0,
+                "overflow_threshold",
+                "fp16",
+                worst_index=(3,),
+            ),
+            "amax 1.84e5 at [3], fp16 overflow threshold 65520 · replayed in fp32",
+        ),
+        (Evidence("NaN", 2.0, "recorded", count=2, total=30), f"NaN 2 of 30 (6.7{NB}%) · recorded"),
+        (
+            Evidence("amax", 9.0, "recorded", count=2, total=4),
+            f"amax 9, 2 of 4 (50{NB}%) elements · recorded",
+        ),
+        (
+            Evidence("headroom", -1.5, "derived", format="fp16"),
+            f"headroom −1.5{NB}bits in fp16 · derived",
+        ),
+        (
+            Evidence("operand other", 0.0, "recorded", 6.1e-5, "replayed:fp32"),
+            "operand other 0, fp32 replay 6.1e-5 · recorded",
+        ),
+    ],
+)
+def test_evidence_carries_value_limit_format_and_source(evidence: Evidence, words: str) -> None:
+    assert evidence_words(evidence) == words
+
+
+def test_chain_repeats_consequences_and_reach_are_shown(overflow: Diagnosis) -> None:
+    finding = build_view(overflow).findings[0]
+    assert finding.chain.count(" → ") == 2
+    assert finding.repeats.startswith("also at 3 other places: blocks.3.ffn.wo (Linear)")
+    assert finding.consequences == "214 later ops inherit it; it reaches the loss and gradients"
+    assert finding.folded == "FD401"
+
+
+def test_a_chain_that_stays_at_one_place_is_no_chain(overflow: Diagnosis) -> None:
+    finding = overflow.findings[0]
+    assert finding.site
+    loop = replace(finding, chain=(finding.site, replace(finding.site, index=999)))
+    assert build_view(replace(overflow, findings=(loop,))).findings[0].chain == ""
+
+
+def test_many_repeats_are_cut_and_counted(overflow: Diagnosis) -> None:
+    finding = overflow.findings[0]
+    many = replace(finding, repeats=finding.repeats * 4)
+    repeats = build_view(replace(overflow, findings=(many,))).findings[0].repeats
+    assert repeats.endswith("and 7 more (in the JSON)")
+
+
+def test_what_a_rule_says_itself_is_not_said_twice(overflow: Diagnosis) -> None:
+    said = replace(overflow.findings[0], cause="x. 214 later ops inherit it.")
+    assert build_view(replace(overflow, findings=(said,))).findings[0].consequences == ""
+
+
+def test_the_recommended_cure_comes_first_and_refuted_ones_stay(overflow: Diagnosis) -> None:
+    swapped = replace(
+        overflow,
+        prescriptions=overflow.prescriptions[::-1],
+        recommendation=replace(overflow.recommendation, prescriptions=(1,)),
+    )
+    remedies = build_view(swapped).findings[0].remedies
+    assert [(r.verdict, r.recommended) for r in remedies] == [
+        ("verified", True),
+        ("refuted", False),
+    ]
+    assert remedies[0].proof == (
+        "replay of steps 0, 3 and 4: non-finite ops 215 → 0, loss NaN → 2.3141"
+    )
+
+
+def test_a_note_without_advice_demands_no_proof(overflow: Diagnosis) -> None:
+    assert build_view(overflow).findings[1].unproved == ""
+
+
+def test_a_long_run_is_cut_but_never_its_events(overflow: Diagnosis) -> None:
+    steps = tuple(
+        StepInfo(i, 1.0, skipped=i == 500, n_nonfinite_ops=int(i == 501)) for i in range(1000)
+    )
+    steps = (*steps[:502], replace(steps[502], loss=math.inf), *steps[503:])
+    table = build_view(replace(overflow, steps=steps)).steps
+    shown = [row[0] for row in table.rows]
+    assert {"500", "501", "502"} <= set(shown)
+    assert shown[:20] == [str(i) for i in range(20)]
+    assert shown[-1] == "999"
+    assert table.left_out == "… and 957 more steps (in the JSON)"
+
+
+def test_every_check_is_listed_with_its_outcome(overflow: Diagnosis, hand_made: HandMade) -> None:
+    assert [row[2] for row in build_view(overflow).checks.rows] == ["found", "found", "found"]
+    failed = build_view(hand_made["unexplained"]()).failed_checks
+    assert failed == (
+        "FD101 activation-overflow failed and answered nothing: ZeroDivisionError: …",
+    )
+
+
+def test_the_count_line_counts_every_outcome(overflow: Diagnosis) -> None:
+    assert build_view(overflow).count_line == (
+        "2 findings: 1 error, 1 note · 0 checks clear · 0 not applicable · 0 failed"
+    )
+
+
+def test_ranges_show_headroom_in_every_format(overflow: Diagnosis) -> None:
+    table = build_view(overflow).ranges
+    assert table.head[-2:] == ("headroom fp16", "headroom bf16")
+    assert table.rows[0][-2] == f"−1.5{NB}bits"
+
+
+def test_the_glossary_explains_what_is_used_and_nothing_else(hand_made: HandMade) -> None:
+    terms = {term for term, _ in build_view(hand_made["overflow"]()).glossary}
+    assert {"fp16", "bf16", "amax", "headroom", "loss scale", "found_inf", "ATen op"} <= terms
+    assert "keep-list" not in terms
+    assert terms_used(["two keep-lists"]) == (("keep-list", TERMS["keep-list"]),)
+    assert terms_used(["supernormal"]) == ()

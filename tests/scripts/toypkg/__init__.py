@@ -1,0 +1,3 @@
+"""A package whose modules are run with -m."""
+
+print("toypkg imported")

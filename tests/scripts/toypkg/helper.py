@@ -1,0 +1,5 @@
+"""Imported by its siblings."""
+
+
+def greeting():
+    return "hello from a sibling"

@@ -1,0 +1,89 @@
+"""The README says nothing that is not there: rules, commands, options, files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from fp16doctor.diagnose.rule import all_rules
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+START, END = "<!-- rules -->\n", "<!-- /rules -->"
+
+
+def rules_table() -> str:
+    rows = [f"| {rule.code} | {rule.name} | {rule.summary} |" for rule in all_rules()]
+    return "\n".join(["| Code | Name | What it finds |", "|---|---|---|", *rows]) + "\n"
+
+
+def code_spans(text: str) -> Iterator[str]:
+    """Every line of a fenced block and every inline span."""
+    pieces = text.split("```")
+    for number, piece in enumerate(pieces):
+        yield from piece.splitlines() if number % 2 else re.findall(r"`([^`\n]+)`", piece)
+
+
+def mentioned_commands(document: str) -> list[list[str]]:
+    """``fp16doctor WORD …`` wherever it stands as code, split into words."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    calls = (re.search(r"(?:^|[/ ])fp16doctor ([a-z]+\b.*)", span) for span in code_spans(text))
+    return [call.group(1).split() for call in calls if call]
+
+
+def command_group() -> click.Group:
+    from fp16doctor.cli import main
+
+    groups = [value for value in vars(main).values() if isinstance(value, click.Group)]
+    assert len(groups) == 1
+    return groups[0]
+
+
+def test_the_table_of_rules_is_that_of_the_registry(update_golden: bool) -> None:
+    text = README.read_text(encoding="utf-8")
+    before, rest = text.split(START)
+    table, after = rest.split(END)
+    if update_golden:
+        table = rules_table()
+        README.write_text(before + START + table + END + after, encoding="utf-8")
+    assert table == rules_table(), "accept with --update-golden"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_and_option_named_exists(document: str) -> None:
+    group = command_group()
+    context = click.Context(group)
+    calls = mentioned_commands(document)
+    assert calls
+    for name, *rest in calls:
+        command = group.get_command(context, name)
+        assert command, f"fp16doctor {name} is no command"
+        known = {option for param in command.params for option in param.opts}
+        unknown = [word for word in rest if word.startswith("-") and word not in known]
+        assert not unknown, f"fp16doctor {name} has no {unknown}"
+
+
+def test_the_command_that_is_shown_first_scans_an_example() -> None:
+    (line,) = [line for line in README.read_text().splitlines() if "fp16doctor scan ex" in line]
+    assert line.startswith("python3 -m venv .venv && .venv/bin/pip install . && ")
+    script = line.split("fp16doctor scan ")[1].split()[0]
+    assert (ROOT / script).is_file()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_file_named_exists(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    own = r"(?:examples|tests|reports|fp16doctor|\.ci)/[\w./]*\w/?"
+    for span in re.findall(r"`([^`\n]+)`", text) + re.findall(r"\]\(([^)#:]+)\)", text):
+        if re.fullmatch(own, span):
+            assert (ROOT / span).exists(), span
+
+
+def test_it_stays_a_screen_or_so() -> None:
+    lines = README.read_text(encoding="utf-8").split(START)[0].splitlines()
+    assert len(lines) <= 90
