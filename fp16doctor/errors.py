@@ -1,13 +1,13 @@
 """The errors fp16doctor raises on purpose: a sentence, a slug to search for, an exit status.
 
-Knows nothing of torch, of recordings or of terminals; ``cli.main`` is the one place that prints them.
+Knows nothing of torch, recordings or terminals; ``cli.main`` is the one place that prints them.
 """
 
 from __future__ import annotations
 
 
 class Fp16DoctorError(Exception):
-    """Something fp16doctor was asked for cannot be done; ``message`` says what was tried, met and to do."""
+    """Something that cannot be done; ``message`` says what was tried, what was met, what to do."""
 
     exit_code = 4
 

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from importlib.metadata import version
 from types import TracebackType
-
-import torch
 
 from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.rule import Observations
@@ -107,8 +106,7 @@ class Session:
         try:
             if self._examine(recorder, roll):
                 self._tell()
-        except Exception as error:
-            # a broken part of ours is a line in the report, never an exception in training
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the script
             recorder.caution(
                 "examination-failed",
                 f"step {roll.step} could not be examined: {type(error).__name__}: {error}",
@@ -207,9 +205,9 @@ class Session:
             argv=self._argv,
             outcome=outcome,
             tool_version=__version__,
-            torch_version=torch.__version__,
+            torch_version=version("torch"),
             python_version=platform.python_version(),
-            device=", ".join(sorted(self._recorder.devices)) or "cpu",
+            device=", ".join(sorted(map(str, self._recorder.devices))) or "cpu",
             started=self._started,
             duration_s=time.perf_counter() - self._began,
             examination_s=self._examining_s,

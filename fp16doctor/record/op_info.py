@@ -14,8 +14,21 @@ _UNINITIALISED = ("empty", "new_empty", "empty_like", "empty_strided", "new_empt
                   "empty_permuted", "resize_")  # fmt: skip
 # In-place ops that do not read what they overwrite.
 _OVERWRITES = frozenset(
-    "copy_ fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_ cauchy_ geometric_ "
-    "log_normal_ _foreach_zero_ _foreach_copy_".split()
+    [
+        "copy_",
+        "fill_",
+        "zero_",
+        "normal_",
+        "uniform_",
+        "bernoulli_",
+        "random_",
+        "exponential_",
+        "cauchy_",
+        "geometric_",
+        "log_normal_",
+        "_foreach_zero_",
+        "_foreach_copy_",
+    ]
 )
 # Running statistics these overloads update although their schemas do not say so.
 _UNDECLARED_WRITES = {

@@ -29,7 +29,7 @@ from fp16doctor.record.screen import (
 
 _IDS = itertools.count(1)  # storage ids are never used twice, so records can move between tapes
 
-RawRef = tuple[int, torch.dtype, torch.Size, tuple[int, ...], int]
+RawRef = tuple[int, torch.dtype, torch.Size, tuple[int, ...], Any]  # offset: int (or SymInt)
 
 
 @dataclass(slots=True)
@@ -147,9 +147,10 @@ class Roll:
 
     # -- values that must be kept ----------------------------------------------------------------
 
-    def protect(self, number: int) -> bool:
+    def protect(self, tensor: Tensor) -> bool:
         """Copy a leaf before its first write; False when the cap does not allow it."""
-        leaf = self.leaves.get(number)
+        ref = self.made(tensor, uninitialised=False) if self._known(tensor) else self.read(tensor)
+        leaf = self.leaves.get(ref[0]) if type(ref) is tuple else None
         if leaf is None or leaf.copy is not None:
             return True
         size = leaf.storage.nbytes()
@@ -159,6 +160,17 @@ class Roll:
         self.copied += size
         leaf.copy = leaf.storage.clone()
         return True
+
+    def _known(self, tensor: Tensor) -> bool:
+        try:
+            return tensor.untyped_storage()._cdata in self.ids
+        except (NotImplementedError, RuntimeError):
+            return False
+
+    def numbers_of(self, tensors: list[Tensor]) -> tuple[int, ...]:
+        """Return the storage ids of tensors already referenced."""
+        refs = [self.made(t, uninitialised=False) for t in tensors]
+        return tuple(r[0] for r in refs if type(r) is tuple)
 
     def overwritten(self, tensor: Tensor) -> None:
         """An op is about to write a tensor without reading it."""

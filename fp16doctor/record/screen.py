@@ -5,6 +5,8 @@ Must not know which op made the tensor.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -31,12 +33,12 @@ def exact(tensor: Tensor) -> int:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     low, high = torch.aminmax(tensor)
-    low, high = low.item(), high.item()
-    if low != low or high != high:
+    least, most = low.item(), high.item()
+    if math.isnan(least) or math.isnan(most):
         return HAS_NAN
-    return HAS_INF if low == -torch.inf or high == torch.inf else FINITE
+    return HAS_INF if math.isinf(least) or math.isinf(most) else FINITE
 
 
 def flag_on_device(tensor: Tensor) -> Tensor:
-    """Return a 0-d float32 tensor that is non-finite where ``tensor`` may be; reads nothing back."""
+    """Return a 0-d tensor that is non-finite where ``tensor`` may be; reads nothing back."""
     return tensor.sum(dtype=torch.float32 if tensor.element_size() <= 4 else None)

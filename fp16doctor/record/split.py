@@ -8,8 +8,6 @@ Must not know phases beyond marking what is carried as the script's own.
 
 from __future__ import annotations
 
-from typing import Any
-
 from fp16doctor.record.roll import LeafStorage, RawOp, Roll, numbers
 from fp16doctor.schema.location import Phase
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -77,10 +76,3 @@ class StepState:
         if self.running:
             return Phase.LOSS
         return Phase.SCRIPT
-
-
-def grad_needed(args: tuple[Any, ...]) -> bool:
-    """Tell whether an op would be recorded by autograd."""
-    return torch.is_grad_enabled() and any(
-        isinstance(a, torch.Tensor) and a.requires_grad for a in args
-    )

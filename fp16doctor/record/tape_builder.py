@@ -13,7 +13,7 @@ import torch
 from fp16doctor.record.roll import Held, RawOp, Roll
 from fp16doctor.record.screen import HAS_NAN
 from fp16doctor.record.split import reads_of, writes_of
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.tape import Leaf, Mark, OpCall, Tape, TensorRef
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ def build_tape(recorder: Recorder, roll: Roll, *, rank: int = 0) -> Tape:
 
 def site_of(recorder: Recorder, op: RawOp, step: int) -> OpSite:
     """Return the site of one op that is not on a finished tape: the one that raised."""
-    return replace(_Builder(recorder, recorder.roll, 0)._site(len(recorder.roll.ops), op), step=step)
+    return replace(
+        _Builder(recorder, recorder.roll, 0)._site(len(recorder.roll.ops), op), step=step
+    )
 
 
 class _Builder:
@@ -45,7 +47,8 @@ class _Builder:
         roll = self._roll
         kept = self._needed(marks.forward or 0)
         places = {old: new for new, old in enumerate(kept)}
-        losses = [Mark(places[i], self._ref(r)) for i, r in marks.losses if i in places]
+        read_losses = marks.losses or self._probable_loss()
+        losses = [Mark(_after(places, i, len(roll.ops)), self._ref(r)) for i, r in read_losses]
         ops = tuple(self._call(n, roll.ops[old]) for n, old in enumerate(kept))
         return Tape(
             step=roll.step,
@@ -61,6 +64,22 @@ class _Builder:
             final=self._final(),
             complete=not self._recorder.truncated,
         )
+
+    def _probable_loss(self) -> list[tuple[int, Any]]:
+        """Return the last number computed before a backward that never came.
+
+        A script that asserts on its loss ends there; where one such number is non-finite, it is
+        the one that counts.
+        """
+        found: list[tuple[int, int, Any]] = []
+        for index, op in enumerate(self._roll.ops):
+            out, phase = op.outputs, op.where[3]
+            if phase not in (Phase.LOSS, Phase.FORWARD) or type(out) is not tuple:
+                continue
+            if out[1].is_floating_point and out[2].numel() == 1:
+                found.append((op.code, index + 1, out))
+        worst = max((code for code, _, _ in found), default=0)
+        return [(i, ref) for code, i, ref in found if code == worst][-1:]
 
     def _needed(self, forward: int) -> list[int]:
         """Return the ops to keep: before ``forward`` only what later ops need, or what is sick."""

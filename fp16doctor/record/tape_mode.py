@@ -21,7 +21,7 @@ class TapeMode(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._call = call
         self._pid = os.getpid()
 

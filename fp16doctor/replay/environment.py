@@ -9,7 +9,7 @@ Must not know ops.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.tape import Tape, TensorRef
 
 
-@lru_cache(maxsize=None)
+@cache
 def torch_dtype(name: str) -> torch.dtype:
     """Return ``torch.float16`` for ``"float16"``."""
     dtype = getattr(torch, name)

@@ -51,7 +51,9 @@ def random_state_kept() -> Iterator[None]:
         yield
     finally:
         torch.default_generator.set_state(cpu)
-        for generator, state in zip(torch.cuda.default_generators if used else (), cuda, strict=True):
+        for generator, state in zip(
+            torch.cuda.default_generators if used else (), cuda, strict=True
+        ):
             generator.set_state(state)
 
 
@@ -161,9 +163,7 @@ def _nan_births(births: list[BirthFacts]) -> set[int]:
 def _with_cause(event: Event, cause: Cause | None) -> Event:
     if cause is None:
         return event
-    return replace(
-        event, cause_site=cause.site, cause_as_run=cause.as_run, cause_exact=cause.exact
-    )
+    return replace(event, cause_site=cause.site, cause_as_run=cause.as_run, cause_exact=cause.exact)
 
 
 def _opaque(tape: Tape) -> tuple[tuple[str, str], ...]:

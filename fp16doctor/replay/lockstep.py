@@ -14,7 +14,7 @@ from torch import Tensor
 from fp16doctor.errors import ReplayError
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay import op_traits
-from fp16doctor.replay.environment import ShapeDiffers, torch_dtype
+from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.player import Player, _rebuild
 from fp16doctor.replay.values import (
     FORMAT_NAMES,
@@ -90,7 +90,7 @@ def lockstep(
     for call in tape.ops:
         for observer in observers:
             observer.before(call.index, run, reference)
-        _read_losses(tape, call, result)
+        _read_losses(tape, call.index, result)
         birth = _Birth(call, result) if call.nonfinite and not call.opaque else None
         try:
             run.play(call)
@@ -109,6 +109,7 @@ def lockstep(
             run.env.drop(number)
             if reference is not None:
                 reference.env.drop(number)
+    _read_losses(tape, len(tape.ops), result)
     for observer in observers:
         observer.before(len(tape.ops), run, reference)
     return result
@@ -133,11 +134,13 @@ def last_uses(tape: Tape) -> dict[int, list[int]]:
     return out
 
 
-def _read_losses(tape: Tape, call: OpCall, result: LockstepResult) -> None:
+def _read_losses(tape: Tape, index: int, result: LockstepResult) -> None:
     for mark in tape.losses:
-        if mark.index == call.index:
+        if mark.index == index and result.run.env.has(mark.ref.storage):
             mine = float(result.run.env.tensor(mark.ref))
-            other = result.reference and float(result.reference.env.tensor(mark.ref))
+            other = None
+            if result.reference is not None:
+                other = float(result.reference.env.tensor(mark.ref))
             result.losses.append((mine, other))
 
 
@@ -161,7 +164,7 @@ class _Birth:
         self._run, self._reference = result.run, result.reference
         self._run.load_snapshots(call)
         self._reads = _read_refs(call)
-        codes = {}
+        codes: dict[int, int] = {}
         for ref in self._reads:
             if self._run.env.has(ref.storage):
                 codes[ref.storage] = max(
@@ -347,10 +350,27 @@ def _has_infinite_constant(call: OpCall) -> bool:
     return any(n in (float("inf"), float("-inf")) for n in _numbers((call.args, call.kwargs)))
 
 
+# Ops that put a Python scalar into a tensor, or add it to one.
+_TAKE_CONSTANTS = frozenset(
+    (
+        "add",
+        "add_",
+        "fill_",
+        "full",
+        "full_like",
+        "masked_fill",
+        "masked_fill_",
+        "mul",
+        "scalar_tensor",
+        "sub",
+        "where",
+    )
+)
+
+
 def _constant_beyond(call: OpCall, fmt: str) -> float | None:
     """Return a finite Python scalar among the arguments that the format cannot hold."""
-    if op_traits.base(call.op) not in ("masked_fill", "masked_fill_", "fill_", "add", "add_", "sub",
-                                       "full", "full_like", "where", "scalar_tensor", "mul"):  # fmt: skip
+    if op_traits.base(call.op) not in _TAKE_CONSTANTS:
         return None
     limit = get_format(fmt).overflow_threshold
     return next(

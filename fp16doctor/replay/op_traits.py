@@ -5,7 +5,7 @@ Must not know policies or tapes.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,25 +14,65 @@ from fp16doctor.errors import ReplayError
 
 # Ops whose result is drawn: another policy takes the values the run drew.
 _DRAWS = frozenset(
-    "bernoulli bernoulli_ binomial cauchy_ exponential_ geometric_ log_normal_ multinomial normal "
-    "normal_ poisson rand rand_like randint randint_like randn randn_like random_ randperm "
-    "uniform_ _standard_gamma _sample_dirichlet rrelu_with_noise rrelu_with_noise_".split()
+    [
+        "bernoulli",
+        "bernoulli_",
+        "binomial",
+        "cauchy_",
+        "exponential_",
+        "geometric_",
+        "log_normal_",
+        "multinomial",
+        "normal",
+        "normal_",
+        "poisson",
+        "rand",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "random_",
+        "randperm",
+        "uniform_",
+        "_standard_gamma",
+        "_sample_dirichlet",
+        "rrelu_with_noise",
+        "rrelu_with_noise_",
+    ]
 )
 _DROPOUTS = frozenset(["native_dropout"])
 # Kernels that exist for the recorded formats only.
 _OWN_FORMAT = frozenset(
-    "_amp_update_scale_ _amp_foreach_non_finite_check_and_unscale_ mkldnn_rnn_layer "
-    "mkldnn_rnn_layer_backward".split()
+    [
+        "_amp_update_scale_",
+        "_amp_foreach_non_finite_check_and_unscale_",
+        "mkldnn_rnn_layer",
+        "mkldnn_rnn_layer_backward",
+    ]
 )
 # In-place ops that do not read what they overwrite.
 _OVERWRITES = frozenset(
-    "copy_ fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_ _foreach_zero_ "
-    "_foreach_copy_ cauchy_ geometric_ log_normal_".split()
+    [
+        "copy_",
+        "fill_",
+        "zero_",
+        "normal_",
+        "uniform_",
+        "bernoulli_",
+        "random_",
+        "exponential_",
+        "_foreach_zero_",
+        "_foreach_copy_",
+        "cauchy_",
+        "geometric_",
+        "log_normal_",
+    ]
 )
 # Kernels whose workspace depends on gradient mode.
-_GRAD_MODE = frozenset("mkldnn_rnn_layer _cudnn_rnn miopen_rnn _thnn_fused_lstm_cell".split())
+_GRAD_MODE = frozenset(["mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_thnn_fused_lstm_cell"])
 _UNINITIALISED = frozenset(
-    "empty new_empty empty_like empty_strided new_empty_strided empty_permuted".split()
+    ["empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted"]
 )
 
 
@@ -71,7 +111,7 @@ def is_uninitialised(op: str) -> bool:
     return base(op) in _UNINITIALISED
 
 
-@lru_cache(maxsize=None)
+@cache
 def resolve(op: str) -> Any:
     """Return the callable overload for ``aten.mm.default``; raises ReplayError if there is none."""
     parts = op.split(".")

@@ -42,6 +42,9 @@ def spread(
             if call.nan and out.first_nan is None:
                 out.first_nan = call.site
         _sink_marks(tape, call.index, out, sinks)
+    last = losses.get(len(tape.ops))
+    if last is not None and last.ref.storage in out.storages:
+        out.reaches.add("loss")
     for sink in ("parameters", "buffers"):
         if out.storages & sinks.bad(sink):
             out.reaches.add(sink)

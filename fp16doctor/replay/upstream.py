@@ -177,9 +177,7 @@ def _producers(tape: Tape, end: int) -> dict[tuple[int, int], int | None]:
     return out
 
 
-def _ancestors(
-    tape: Tape, birth: OpCall, producers: dict[tuple[int, int], int | None]
-) -> set[int]:
+def _ancestors(tape: Tape, birth: OpCall, producers: dict[tuple[int, int], int | None]) -> set[int]:
     wanted, queue = {birth.index}, [birth.index]
     while queue and len(wanted) < MAX_ANCESTORS:
         index = queue.pop(0)

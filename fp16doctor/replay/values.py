@@ -70,7 +70,7 @@ def at(tensor: Tensor, index: tuple[int, ...], shape: tuple[int, ...]) -> float 
 
 
 def discrepancy(run: Tensor, reference: Tensor) -> Tensor:
-    """Return |run − reference| / |reference| in float64, 1 where one is zero and the other is not."""
+    """Return |run − reference| / |reference| in float64; 1 where only one of them is zero."""
     a, b = as_real(run).double(), as_real(reference).double()
     relative = (a - b).abs() / b.abs()
     both_zero = (a == 0) & (b == 0)

@@ -111,7 +111,7 @@ class Tape:
 
 def _line(call: OpCall) -> str:
     args = [_show(a) for a in call.args] + [f"{k}={_show(v)}" for k, v in call.kwargs.items()]
-    outs = [r for r in refs_in(call.outputs)]
+    outs = refs_in(call.outputs)
     left = ", ".join(f"{r}: {r.typed}" for r in outs)
     return f"{left} = {call.op}({', '.join(args)})" if left else f"{call.op}({', '.join(args)})"
 
