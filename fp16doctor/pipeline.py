@@ -230,7 +230,7 @@ class Session:
                 max(t.fidelity.largest_difference for t in traces),
             ),
             n_ops=sum(t.n_ops for t in traces),
-            pinned=len(pinned),
+            pinned=sum(why != "random" for _, why in pinned),
             opaque=len(opaque),
             reference=max(references, default="none"),
             pinned_ops=tuple(pinned),

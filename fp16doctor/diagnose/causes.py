@@ -93,7 +93,7 @@ def _causes_of_step(seen: Observations, trace: ReplayTrace) -> Iterator[Cause]:
     root: Event | None = None
     kept: list[Event] = []
     folded = 0
-    for event in sorted(trace.events, key=lambda e: e.site.index):
+    for event in _joined(trace.events):
         if event.kind is EventKind.INTENDED:
             continue
         if root is not None and _explains(trace, root, event):
@@ -104,6 +104,32 @@ def _causes_of_step(seen: Observations, trace: ReplayTrace) -> Iterator[Cause]:
             root = event
     for event in kept:
         yield _cause(seen, trace, event, folded if event is root else 0)
+
+
+def _joined(events: tuple[Event, ...]) -> list[Event]:
+    """Events in tape order; those that one earlier rounding caused become the first of them.
+
+    A probability flushed to 0 makes log(0) in the loss and 0/0 in its backward: one cause.
+    """
+    joined: list[Event] = []
+    places: dict[int, int] = {}
+    for event in sorted(events, key=lambda e: e.site.index):
+        reason = event.cause_site
+        known = places.get(reason.index) if reason is not None else None
+        if known is not None:
+            joined[known] = _with_heir(joined[known], event)
+            continue
+        if reason is not None:
+            places[reason.index] = len(joined)
+        joined.append(event)
+    return joined
+
+
+def _with_heir(event: Event, heir: Event) -> Event:
+    reaches = (*event.reaches, *(r for r in heir.reaches if r not in event.reaches))
+    later = event.later_nonfinite + 1 + heir.later_nonfinite
+    nan = event.first_nan or heir.first_nan
+    return dataclasses.replace(event, reaches=reaches, later_nonfinite=later, first_nan=nan)
 
 
 def _cause(seen: Observations, trace: ReplayTrace, event: Event, folded: int) -> Cause:

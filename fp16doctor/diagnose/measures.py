@@ -18,6 +18,14 @@ from fp16doctor.schema.trace import Event, EventKind, ReplayTrace, SinkState
 
 # A loss or gradient this far from the reference, relative to it, was changed, not rounded.
 SILENT_ERROR = 0.1
+# Where an infinity that became finite shows, by the phase it was born in.
+_SINKS_AFTER = {
+    Phase.SCRIPT: ("loss", "gradients"),
+    Phase.FORWARD: ("loss", "gradients"),
+    Phase.LOSS: ("loss", "gradients"),
+    Phase.BACKWARD: ("gradients",),
+    Phase.OPTIMIZER: ("applied gradients",),
+}
 # What a scaler is there to catch; parameters and buffers it cannot restore.
 _CAUGHT_BY_SCALER = frozenset({"loss", "gradients"})
 _BEFORE_BACKWARD = frozenset({Phase.FORWARD, Phase.LOSS})
@@ -46,7 +54,7 @@ def silent_sink(trace: ReplayTrace, event: Event) -> SinkState | None:
     """
     if event.reaches or event.in_tail or is_mask_fill(event) or event.kind is EventKind.INTENDED:
         return None
-    names = ("gradients",) if event.site.phase in GRADIENT_PHASES else ("loss", "gradients")
+    names = _SINKS_AFTER[event.site.phase]
     reached = {name for other in trace.events for name in other.reaches}
     states = (sink(trace, name) for name in names if name not in reached)
     return next((s for s in states if s is not None and _is_wrong(s)), None)

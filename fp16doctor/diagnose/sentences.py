@@ -5,49 +5,13 @@ Must not know which rule uses them.
 
 from __future__ import annotations
 
-import math
-
 from fp16doctor.diagnose.causes import Cause
 from fp16doctor.diagnose.families import base_op
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.schema.location import OpSite, SourceLine
+from fp16doctor.schema.spelling import number, power
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-# Limits and loss scales are integers up to here and are shown exactly.
-_EXACT_LIMITS = frozenset({65504.0, 65520.0})
-_LARGEST_PLAIN_POWER = 20
-_SMALLEST_PLAIN_POWER = -9
-
-
-def power(exponent: int) -> str:
-    """A power of two: 2¹⁶, 2⁻²⁴."""
-    return "2" + str(exponent).translate(_RAISED)
-
-
-def number(value: float) -> str:
-    """Three significant digits; 65504, 65520 and powers of two exactly; a real minus sign."""
-    if math.isnan(value):
-        return "NaN"
-    sign, size = ("−" if value < 0 else ""), abs(value)
-    return sign + _magnitude(size)
-
-
-def _magnitude(size: float) -> str:
-    if math.isinf(size):
-        return "inf"
-    if size in _EXACT_LIMITS:
-        return str(int(size))
-    mantissa, exponent = math.frexp(size)
-    if mantissa == 0.5:  # a power of two: 2^(exponent - 1)
-        return _power_of_two(size, exponent - 1)
-    digits, _, decimal = f"{size:.3g}".partition("e")
-    return digits + (f"e{int(decimal)}" if decimal else "")
-
-
-def _power_of_two(size: float, exponent: int) -> str:
-    if exponent > _LARGEST_PLAIN_POWER or exponent < _SMALLEST_PLAIN_POWER:
-        return power(exponent)
-    return f"{size:g}" if exponent < 0 else str(int(size))
+__all__ = ["number", "power"]
 
 
 def counted(count: int, noun: str) -> str:

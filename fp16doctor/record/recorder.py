@@ -40,7 +40,9 @@ class Recorder:
     ) -> None:
         self.lines = lines
         self.book = StepBook()
-        self.steps = StepState(lambda: self.book.attempted(self))
+        self.steps = StepState(
+            lambda: self.book.optimizer_begins(self), lambda: self.book.attempted(self)
+        )
         self.modules = ModulePaths(self._root_called)
         self.cautions: dict[str, Caution] = {}
         self.last_raise: tuple[BaseException, RawOp, int] | None = None

@@ -28,6 +28,7 @@ class StepMarks:
     losses: list[tuple[int, RawRef]] = field(default_factory=list)  # (op that reads it, reference)
     backward_ends: list[int] = field(default_factory=list)  # first op after each backward
     gradients: dict[int, int] = field(default_factory=dict)  # storage of .grad -> of parameter
+    optimizer_at: int | None = None  # first op of the last optimizer step
     attempt: int | None = None  # first op after the last optimizer attempt
     forward: int | None = None  # first op of the first grad-enabled forward
 
@@ -67,6 +68,10 @@ class StepBook:
         elif name == _UPDATE:
             self._next_scale = args[0].detach().clone()
             self.attempted(recorder)
+
+    def optimizer_begins(self, recorder: Recorder) -> None:
+        """An optimizer is about to step: the gradients are final."""
+        self.marks.optimizer_at = len(recorder.roll.ops)
 
     def attempted(self, recorder: Recorder) -> None:
         """An optimizer step, the scaler's decision about one, or an update by hand is done."""

@@ -22,8 +22,8 @@ from fp16doctor.schema.location import Phase
 class StepState:
     """Phase bookkeeping of one thread."""
 
-    def __init__(self, on_attempt: Callable[[], None]) -> None:
-        self._on_attempt = on_attempt
+    def __init__(self, on_begin: Callable[[], None], on_attempt: Callable[[], None]) -> None:
+        self._on_begin, self._on_attempt = on_begin, on_attempt
         self.running = False  # a module was called, or an op needed grad, in this step
         self.attempted = False  # an optimizer step, or the scaler's refusal of one, was seen
         self.backward_done = False
@@ -51,6 +51,7 @@ class StepState:
         self.optimizer_depth += 1
         self.uses_optimizer = True
         self.backward_done = True
+        self._on_begin()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.optimizer_depth = max(self.optimizer_depth - 1, 0)

@@ -60,7 +60,8 @@ class _Builder:
             losses=tuple(losses),
             gradients={g: self._name(p) or f"parameter {p}" for g, p in marks.gradients.items()},
             backward_ends=tuple(_after(places, i, len(roll.ops)) for i in marks.backward_ends),
-            attempt=None if marks.attempt is None else _after(places, marks.attempt, len(roll.ops)),
+            optimizer_at=_place(places, marks.optimizer_at, len(roll.ops)),
+            attempt=_place(places, marks.attempt, len(roll.ops)),
             final=self._final(),
             complete=not self._recorder.truncated,
         )
@@ -183,6 +184,10 @@ class _Builder:
             if storage is not None:
                 final[number] = _bytes(storage)
         return final
+
+
+def _place(places: dict[int, int], index: int | None, total: int) -> int | None:
+    return None if index is None else _after(places, index, total)
 
 
 def _after(places: dict[int, int], index: int, total: int) -> int:

@@ -1,4 +1,7 @@
-"""Loss, gradients, parameters and buffers at the end of both replays.
+"""Loss, gradients, parameters and buffers in both replays.
+
+Gradients are looked at twice: where backward ends, and as the optimizer takes them, behind
+unscaling, clipping and whatever the script does to them.
 
 Must not know how non-finite values got there.
 """
@@ -76,6 +79,8 @@ class SinkObserver(Observer):
             return
         if index == self._gradients_at:
             self._measure("gradients", self._tape.gradients, run, reference)
+        if index == self._tape.optimizer_at:
+            self._measure("applied gradients", self._tape.gradients, run, reference)
         if index == len(self._tape.ops):
             for sink, names in _state_names(self._tape).items():
                 self._measure(sink, names, run, reference)

@@ -9,14 +9,12 @@ import math
 import unicodedata
 from collections.abc import Sequence
 
+from fp16doctor.schema import spelling
 from fp16doctor.schema.diagnosis import FormatLimits
 from fp16doctor.schema.location import OpSite, SourceLine
 
 NOTHING = "–"  # a table cell without a value
 NO_BREAK = "\u00a0"
-_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-_EXACT = (65504.0, 65520.0)  # fp16's max and overflow threshold: always in full
-_PLAIN_POWERS = range(-3, 21)  # 0.125 … 1048576 are known better as plain numbers
 # Characters that reorder the text around them: harmless in a file name, misleading in a report.
 _REORDERING = {0x200E, 0x200F, 0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 _LIMIT_NAMES = {"max": "maximum", "min": "minimum"}
@@ -28,19 +26,20 @@ def number(value: float | None) -> str:
     >>> number(184320.0), number(65504.0), number(2.0**-24), number(2.5)
     ('1.84e5', '65504', '2⁻²⁴', '2.5')
     """
-    return NOTHING if value is None else _special(value) or _digits(value, 3)
+    return NOTHING if value is None else spelling.number(value)
 
 
 def limit(value: float) -> str:
     """A limit of a format: in full where short, else five significant digits."""
-    return _special(value) or _digits(value, 5)
+    return spelling.special(value) or spelling.plain(value, 5)
 
 
 def loss(value: float | None) -> str:
     """A loss in five significant digits: two formats often differ only in the fourth."""
     if value is None:
         return NOTHING
-    return _words_for(value) or _digits(value, 5)
+    rounded = math.isfinite(value) and value != 0
+    return spelling.plain(value, 5) if rounded else spelling.special(value)
 
 
 def count(value: int) -> str:
@@ -59,12 +58,13 @@ def percent(part: int, total: int) -> str:
     text = f"{share:.2g}" if share < 10 else f"{share:.3g}"
     if part < total and float(text) >= 100:
         return f"> 99.9{NO_BREAK}%"
-    return f"{_tidy(text)}{NO_BREAK}%"
+    return f"{spelling.tidy(text)}{NO_BREAK}%"
 
 
 def share(value: float) -> str:
     """A share between 0 and 1 as percent: ``1.2 %``."""
-    return f"{_words_for(value) or _digits(100 * value, 2)}{NO_BREAK}%"
+    percent = spelling.plain(100 * value, 2) if math.isfinite(value) else spelling.special(value)
+    return f"{percent}{NO_BREAK}%"
 
 
 def of_total(part: int, total: int) -> str:
@@ -74,7 +74,7 @@ def of_total(part: int, total: int) -> str:
 
 def bits(value: float) -> str:
     """A number of bits, signed by a true minus where negative."""
-    return _tidy(f"{value:.1f}") + f"{NO_BREAK}bits"
+    return spelling.tidy(f"{value:.1f}") + f"{NO_BREAK}bits"
 
 
 def seconds(value: float) -> str:
@@ -192,39 +192,3 @@ def _spelled(char: str, keep_newlines: bool) -> str:
     if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or ord(char) in _REORDERING:
         return char.encode("unicode_escape", "backslashreplace").decode("ascii")
     return char
-
-
-def _words_for(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "inf" if value > 0 else "−inf"
-    return "" if value else "0"
-
-
-def _special(value: float) -> str:
-    words = _words_for(value)
-    if words:
-        return words
-    mantissa, exponent = math.frexp(abs(value))
-    sign = "−" if value < 0 else ""
-    if abs(value) in _EXACT or (mantissa == 0.5 and exponent - 1 in _PLAIN_POWERS):
-        return sign + _full(value)
-    return f"{sign}2{str(exponent - 1).translate(_SUPERSCRIPTS)}" if mantissa == 0.5 else ""
-
-
-def _full(value: float) -> str:
-    return str(int(abs(value))) if abs(value) >= 1 else f"{abs(value):g}"
-
-
-def _digits(value: float, digits: int) -> str:
-    if value == int(value) and abs(value) <= 1024:
-        return _tidy(f"{value:.0f}")
-    return _tidy(f"{value:.{digits}g}")
-
-
-def _tidy(text: str) -> str:
-    """``-1.84e+05`` → ``−1.84e5``: a true minus in front, a short exponent behind."""
-    mantissa, _, exponent = text.partition("e")
-    short = f"e{int(exponent)}" if exponent else ""
-    return mantissa.replace("-", "−") + short

@@ -42,7 +42,7 @@ class ReplaySummary:
     steps: tuple[int, ...]  # examined steps
     fidelity: FidelitySummary | None  # None: nothing was replayed
     n_ops: int = 0
-    pinned: int = 0
+    pinned: int = 0  # distinct ops pinned for another reason than that they draw at random
     opaque: int = 0
     reference: str = "none"  # "fp32", "fp64", "none"
     pinned_ops: tuple[tuple[str, str], ...] = ()  # (op, reason), distinct

@@ -99,6 +99,7 @@ class Tape:
     snapshots: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # (op index, storage) -> bytes written by something unseen
     losses: tuple[Mark, ...] = ()  # tensors that backward was called on, loss scale included
     backward_ends: tuple[int, ...] = ()  # first op after each backward
+    optimizer_at: int | None = None  # first op of the last optimizer step
     attempt: int | None = None  # first op after the last optimizer attempt
     gradients: dict[int, str] = field(default_factory=dict)  # storage of a parameter's .grad -> parameter FQN
     final: dict[int, Tensor] = field(default_factory=dict)  # storages alive at the end of the recording, as the script left them

@@ -50,9 +50,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SinkState:
-    """Loss, gradients, parameters or buffers at the end of one replay."""
+    """Loss, gradients, parameters or buffers in one replay."""
 
-    sink: str  # "loss", "gradients", "parameters", "buffers"
+    sink: str  # "loss", "gradients", "applied gradients", "parameters", "buffers"
     total: int  # elements
     nonfinite: int  # as run
     nonfinite_reference: int  # in the reference run

@@ -16,7 +16,7 @@ STOPPED = Outcome(OutcomeKind.STOPPED)
 
 def test_says_how_many_steps_were_taken() -> None:
     (finding,) = collapsing_loss_scale(FIRING)
-    assert "from 65536 to 0.0625: 5 of 25 optimizer steps were taken" in finding.what
+    assert "from 65536 to 2⁻⁴: 5 of 25 optimizer steps were taken" in finding.what
     assert (finding.fault, finding.severity) == (Fault.LOSS_SCALE, Severity.ERROR)
     assert finding.site is None
 
