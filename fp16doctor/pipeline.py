@@ -26,6 +26,7 @@ from fp16doctor.record.script import StopScript
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.tape_builder import build_tape
 from fp16doctor.replay.examine import examine
+from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.schema.diagnosis import (
     Diagnosis,
     FidelitySummary,
@@ -36,10 +37,16 @@ from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, Recording, RunInfo
 from fp16doctor.schema.trace import ReplayTrace
+from fp16doctor.schema.usage import UsageFact
 
 _FORMATS = ("fp16", "bf16", "fp32")
 MAX_EXAMINED = 12  # steps examined against a reference
 MAX_WARMUP_EXAMINED = 2  # of which for gradients that overflow while the scaler settles
+# Steps examined although nothing was flagged: silent faults. Four in a row tell a rounding error
+# that lasts from one that averages out, later ones follow the run in ever wider strides.
+SAMPLED_STEPS = frozenset((0, 1, 2, 3, 4, 9, 19, 49, 99, 199, 499, 999, 1999, 4999, 9999))
+SAMPLING_SHARE = 0.2  # of the run's time so far may go into them
+SAMPLING_ALLOWANCE = 2.0  # seconds that may go into them in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,8 @@ class Session:
         self._traces: list[ReplayTrace] = []
         self._known: set[Hashable] = set()
         self._warmups = 0
-        self._checked = False
+        self._flagged = 0
+        self._ledger = UpdateLedger()
         self._told = False
         self._examining_s = 0.0
         self._began = 0.0
@@ -115,38 +123,45 @@ class Session:
             self._examining_s += time.perf_counter() - began
 
     def _examine(self, recorder: Recorder, roll: Roll) -> bool:
-        """Examine a tape if it shows something new; True if it was compared with a reference."""
+        """Examine a tape if it shows something new, or is due; True if something was flagged."""
         suspects = births(roll)
         fresh = [b for b in suspects if b.key not in self._known]
-        trained = recorder.steps.attempted
-        if not fresh and (self._checked or not trained):
-            return False
-        if fresh and not self._worth(fresh):
+        flagged = bool(fresh) and self._worth(fresh)
+        if not flagged and not self._due(recorder, roll):
             return False
         self._known.update(b.key for b in suspects)
-        tape = build_tape(recorder, roll)
         try:
-            trace = examine(tape, with_reference=bool(fresh))
+            trace = examine(build_tape(recorder, roll), with_reference=True, ledger=self._ledger)
         except ReplayError as error:
             recorder.caution(error.slug, f"step {roll.step}: {error.message}")
             return False
-        self._checked = self._checked or trained
-        info = recorder.book.steps[-1] if trained and recorder.book.steps else None
+        info = recorder.book.steps[-1] if recorder.book.steps else None
         if info is not None and info.step == roll.step:
             trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
         self._traces.append(trace)
-        return bool(fresh)
+        return flagged
+
+    def _due(self, recorder: Recorder, roll: Roll) -> bool:
+        """Tell whether a step without a flag is one of the sampled ones, and there is time."""
+        if not recorder.steps.attempted or roll.step not in SAMPLED_STEPS:
+            return False
+        if not self._traces:
+            return True
+        elapsed = time.perf_counter() - self._began
+        return self._examining_s < SAMPLING_ALLOWANCE + SAMPLING_SHARE * elapsed
 
     def _worth(self, fresh: list[Birth]) -> bool:
         """Bound the number of examinations; a settling scaler gets few of them."""
-        if sum(t.reference != "none" for t in self._traces) >= MAX_EXAMINED:
+        if self._flagged >= MAX_EXAMINED:
             self._recorder.caution(
                 "examinations-used-up", f"{MAX_EXAMINED} steps were examined; later ones were not"
             )
             return False
         if all(b.phase is Phase.BACKWARD for b in fresh):
             self._warmups += 1
-            return self._warmups <= MAX_WARMUP_EXAMINED
+            if self._warmups > MAX_WARMUP_EXAMINED:
+                return False
+        self._flagged += 1
         return True
 
     def _tell(self) -> None:
@@ -174,8 +189,9 @@ class Session:
             run=self._run_info(outcome),
             steps=tuple(self._recorder.book.steps),
             warnings=self._warnings(),
+            usage=self._usage(),
         )
-        seen = Observations(recording, tuple(self._traces), final)
+        seen = Observations(recording, tuple(self._traces), final, updates=self._ledger.found())
         findings, checks = diagnose(seen)
         prescriptions, recommendation = plan(findings, seen)
         return Diagnosis(
@@ -196,10 +212,14 @@ class Session:
             found.append(Caution("no-steps", "no optimizer step was seen"))
         return tuple(found)
 
+    def _usage(self) -> tuple[UsageFact, ...]:
+        book = self._recorder.usage
+        return (*book.facts, *book.not_in_effect())
+
     def _run_info(self, outcome: Outcome) -> RunInfo:
         from fp16doctor import __version__
 
-        counts = self._recorder.ops_by_dtype
+        counts, usage = self._recorder.ops_by_dtype, self._recorder.usage
         return RunInfo(
             script=self._script,
             argv=self._argv,
@@ -214,6 +234,10 @@ class Session:
             ops_by_dtype=tuple(
                 (str(d).removeprefix("torch."), n) for d, n in sorted(counts.items(), key=str)
             ),
+            bytes_by_dtype=usage.run.bytes,
+            parameters_by_dtype=usage.run.parameters,
+            autocast=usage.run.autocast,
+            loss_scaling=usage.run.scaling(switched_off=usage.watch.scaler_off),
         )
 
     def _replay_summary(self) -> ReplaySummary:

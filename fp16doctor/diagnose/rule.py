@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fp16doctor.schema.finding import Finding
+from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.recording import Recording, StepInfo
 from fp16doctor.schema.trace import ReplayTrace
+from fp16doctor.schema.usage import UsageFact, UsageKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,16 @@ class Observations:
     recording: Recording
     traces: tuple[ReplayTrace, ...] = ()  # examined steps
     final: bool = True  # False: the script is still running, later steps are unknown
+    updates: tuple[UpdateLoss, ...] = ()  # stored 16-bit tensors, over the examined steps
+
+    @property
+    def usage(self) -> tuple[UsageFact, ...]:
+        """How the script used mixed precision."""
+        return self.recording.usage
+
+    def used(self, *kinds: UsageKind) -> tuple[UsageFact, ...]:
+        """The facts of these kinds."""
+        return tuple(f for f in self.usage if f.kind in kinds)
 
     def step(self, number: int) -> StepInfo | None:
         """The optimizer attempt ``number``, None where it was not recorded (or is not over yet)."""
@@ -47,6 +59,10 @@ Check = Callable[[Observations], Iterator[Finding]]
 _NEEDS: dict[str, tuple[Callable[[Observations], bool], str]] = {
     "recording": (lambda seen: True, ""),
     "traces": (lambda seen: bool(seen.traces), "no step was replayed"),
+    "updates": (
+        lambda seen: bool(seen.updates),
+        "no 16-bit tensor was updated in an examined step",
+    ),
     "scaler": (lambda seen: bool(seen.scaler_steps()), "no GradScaler was seen"),
 }
 

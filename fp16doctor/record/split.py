@@ -28,6 +28,8 @@ def carry_over(old: Roll, new: Roll, first: int, taboo: set[int]) -> None:
     for index, op in enumerate(old.ops[start:], start):
         reads, writes = reads_of(op), writes_of(op)
         clean = tainted.isdisjoint(reads) and tainted.isdisjoint(writes)
+        # what lives on from step to step, an EMA copy say, is updated at the end of its step
+        clean = clean and carried.issuperset(op.written)
         if clean and _take(old, new, op, index, reads - carried):
             carried |= writes
         else:

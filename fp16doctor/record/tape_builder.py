@@ -173,6 +173,7 @@ class _Builder:
             name=known[0] if known else None,
             is_parameter=number in self._roll.params or bool(known and known[1]),
             is_buffer=bool(known and known[2]),
+            key=self._roll.weak[number].cdata,
         )
 
     def _final(self) -> dict[int, Tensor]:

@@ -14,18 +14,23 @@ import torch
 
 from fp16doctor.replay import fidelity
 from fp16doctor.replay.lockstep import BirthFacts, LockstepResult, lockstep
+from fp16doctor.replay.precision import PrecisionObserver
 from fp16doctor.replay.sinks import SinkObserver
 from fp16doctor.replay.taint import Spread, spread
+from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.replay.upstream import Cause, find_cause
 from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
 from fp16doctor.schema.tape import Tape
 from fp16doctor.schema.trace import Event, EventKind, ReplayTrace, SinkState
 
+SUSPICIOUS_SHARE = 0.01  # of a gradient's Σ|x|: more than this lost is looked at in fp64
 MAX_CAUSES = 3  # boundary births of one step whose upstream is searched
 
 
-def examine(tape: Tape, *, with_reference: bool) -> ReplayTrace:
+def examine(tape: Tape, *, with_reference: bool, ledger: UpdateLedger | None = None) -> ReplayTrace:
     """Return what replaying ``tape`` shows; without reference only the fidelity is measured.
+
+    Updates of stored 16-bit tensors are booked in ``ledger``, which sums them over steps.
 
     Raises ReplayError where the tape as run cannot be played. Gradient mode and autocast must be
     off; the random state is left as it was.
@@ -35,9 +40,13 @@ def examine(tape: Tape, *, with_reference: bool) -> ReplayTrace:
         if not with_reference:
             trace = _faithful_only(tape)
         else:
-            trace = _Examination(tape, FP32).trace()
+            examination = _Examination(tape, FP32)
+            trace = examination.trace()
+            if ledger is not None and all(e.kind is EventKind.INTENDED for e in trace.events):
+                examination.precision.updates.commit(ledger)
             if _needs_fp64(trace):
-                trace = _Examination(tape, FP64).trace()
+                wider = _Examination(tape, FP64).trace()
+                trace = _with_noise(trace, wider)
     return replace(trace, seconds=time.perf_counter() - started)
 
 
@@ -73,8 +82,30 @@ def _faithful_only(tape: Tape) -> ReplayTrace:
 
 
 def _needs_fp64(trace: ReplayTrace) -> bool:
-    """fp32 cannot be its own reference, and a logic fault must hold in fp64 too."""
-    return any(e.kind is EventKind.LOGIC or e.format == "fp32" for e in trace.events)
+    """fp32 cannot be its own reference; a logic fault and a lost gradient must hold in fp64 too."""
+    if any(e.kind is EventKind.LOGIC or e.format == "fp32" for e in trace.events):
+        return True
+    gradients = trace.precision.gradients if trace.precision else ()
+    return any(g.lost_mass > SUSPICIOUS_SHARE * g.mass for g in gradients)
+
+
+def _with_noise(fp32: ReplayTrace, fp64: ReplayTrace) -> ReplayTrace:
+    """Return the fp64 trace; each gradient says how far the two references are apart.
+
+    A gradient that is zero in exact arithmetic is rounding noise in fp32 and far smaller in fp64.
+    """
+    if fp32.precision is None or fp64.precision is None:
+        return fp64
+    masses = {g.name: g.mass for g in fp32.precision.gradients}
+    gradients = tuple(
+        replace(g, noise=_apart(masses.get(g.name), g.mass)) for g in fp64.precision.gradients
+    )
+    return replace(fp64, precision=replace(fp64.precision, gradients=gradients))
+
+
+def _apart(a: float | None, b: float) -> float | None:
+    largest = max(a or 0.0, b)
+    return None if a is None or largest == 0 else abs(a - b) / largest
 
 
 class _Examination:
@@ -83,7 +114,9 @@ class _Examination:
     def __init__(self, tape: Tape, policy: PrecisionPolicy) -> None:
         self._tape, self._policy = tape, policy
         self._sinks = SinkObserver(tape)
-        self._result: LockstepResult = lockstep(tape, policy, (self._sinks,))
+        self.precision = PrecisionObserver(tape)
+        observers = (self._sinks, self.precision)
+        self._result: LockstepResult = lockstep(tape, policy, observers)
         self._states = self._sinks.states(self._result)
 
     def trace(self) -> ReplayTrace:
@@ -101,6 +134,7 @@ class _Examination:
             loss=sum(a for a, _ in result.losses) if result.losses else None,
             loss_reference=sum(b or 0.0 for _, b in result.losses) if result.losses else None,
             scalars_differ=result.scalars_differ,
+            precision=self.precision.facts(),
             complete=self._tape.complete,
         )
 

@@ -68,6 +68,7 @@ class Leaf:
     name: str | None = None  # parameter or buffer FQN
     is_parameter: bool = False  # a leaf tensor that requires grad
     is_buffer: bool = False
+    key: int = 0  # address of the storage: the same tensor in another step
 
 
 @dataclass(frozen=True, slots=True)

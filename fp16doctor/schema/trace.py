@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.precision import PrecisionFacts
 
 
 class EventKind(str, Enum):
@@ -90,5 +91,6 @@ class ReplayTrace:
     loss_scale: float | None = None  # GradScaler's scale in this step
     found_inf: bool | None = None
     scalars_differ: int = 0  # .item() values that differ in the reference by more than rounding
+    precision: PrecisionFacts | None = None  # finite losses; None where no reference was played
     complete: bool = True  # False: the step was examined in part
     seconds: float = 0.0

@@ -1,0 +1,134 @@
+"""Gradients that are not zero become zero in a 16-bit format.
+
+What it checks:
+    The gradient of each parameter in the run against the same step replayed in fp32: the share of
+    the sum of magnitudes at elements that are zero as run and not in the replay. Zeros that are
+    zero in the replay too (ReLU, masks, dropout, padding, zero weights) do not count, and neither
+    does a gradient that is zero but for rounding (a bias in front of BatchNorm).
+
+Why it matters:
+    fp16 rounds magnitudes up to 2⁻²⁵ to zero. A layer whose gradient is lost does not learn, and
+    nothing says so: the loss stays finite.
+
+Example:
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = 1e-6 * criterion(model(x), y)
+    loss.backward()            # no loss scale
+
+Remedy:
+    Multiply the loss by a scale before backward and divide the gradients by it afterwards:
+    torch.amp.GradScaler does both. bf16 has the range of fp32.
+
+References:
+    Micikevicius et al., Mixed Precision Training, arXiv 1710.03740, section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, log2
+
+from fp16doctor.diagnose.limits import limits
+from fp16doctor.diagnose.rule import Observations, rule
+from fp16doctor.diagnose.sentences import counted, number, place, power
+from fp16doctor.diagnose.shares import (
+    LOST_TOTAL,
+    entry_into_underflow,
+    finite_traces,
+    lost_gradients,
+    lost_share,
+    total_lost,
+)
+from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
+from fp16doctor.schema.precision import GradientLoss, OpLoss
+from fp16doctor.schema.trace import ReplayTrace
+
+_ERROR_SHARE = 0.1  # of all gradient mass, or of all elements
+
+
+@rule(code="FD201", name="gradient-underflow", needs=("traces",))
+def gradient_underflow(seen: Observations) -> Iterator[Finding]:
+    """Yield one finding where gradients are lost in at least half of the examined steps."""
+    looked_at = [t for t in finite_traces(seen) if t.precision and t.precision.gradients]
+    hit = [t for t in looked_at if lost_gradients(t) or total_lost(t) >= LOST_TOTAL]
+    if hit and 2 * len(hit) >= len(looked_at):
+        yield _finding(max(hit, key=_badness), len(hit), len(looked_at))
+
+
+def _badness(trace: ReplayTrace) -> tuple[int, float, int]:
+    return sum(g.total for g in lost_gradients(trace)), total_lost(trace), -trace.step
+
+
+def _finding(trace: ReplayTrace, hit: int, looked_at: int) -> Finding:
+    assert trace.precision is not None
+    gradients = trace.precision.gradients
+    lost = lost_gradients(trace) or [max(gradients, key=lost_share)]
+    worst = max(lost, key=lambda g: (lost_share(g), g.mass))
+    entry = entry_into_underflow(trace)
+    elements, total = sum(g.total for g in lost), sum(g.total for g in gradients)
+    share = total_lost(trace)
+    severe = share >= _ERROR_SHARE or elements >= _ERROR_SHARE * total
+    format_name = entry.format if entry is not None else "fp16"
+    earlier = entry is not None and worst.site is not None and entry.site.index < worst.site.index
+    return Finding(
+        code="FD201",
+        name="gradient-underflow",
+        severity=Severity.ERROR if severe else Severity.WARNING,
+        fault=Fault.UNDERFLOW,
+        what=_what(worst, lost, gradients, format_name),
+        cause=_cause(entry, worst, share, format_name) + f" Seen in {hit} of {looked_at} steps.",
+        site=worst.site or (entry.site if entry is not None else None),
+        cause_site=entry.site if earlier and entry is not None else None,
+        evidence=(_evidence(worst, format_name, trace.reference),),
+        consequences=len(lost) - 1,
+        reaches=("gradients",),
+        advice=_advice(entry, format_name),
+    )
+
+
+def _what(
+    worst: GradientLoss, lost: list[GradientLoss], all_of: tuple[GradientLoss, ...], fmt: str
+) -> str:
+    percent = number(100 * lost_share(worst))
+    return (
+        f"gradients of {len(lost)} of {counted(len(all_of), 'parameter')} are lost in {fmt}: "
+        f"{percent} % of `{worst.name}` is zero and should not be"
+    )
+
+
+def _cause(entry: OpLoss | None, worst: GradientLoss, share: float, fmt: str) -> str:
+    smallest = power(int(log2(limits(fmt).smallest_subnormal)) - 1)
+    text = f"Magnitudes up to {smallest} become 0 in {fmt}."
+    if entry is not None:
+        text += (
+            f" Behind {place(entry.site)} the largest gradient is {number(entry.amax_reference)}, "
+            f"{number(100 * entry.subnormal_share)} % is below the smallest normal number and "
+            f"{number(100 * entry.lost_share)} % is zero."
+        )
+    belongs = counted(worst.zeros_reference, "zero")
+    return (
+        f"{text} Over all parameters {number(100 * share)} % of the gradient is lost; "
+        f"{belongs} of `{worst.name}` that the reference has too are not counted."
+    )
+
+
+def _evidence(worst: GradientLoss, fmt: str, reference: str) -> Evidence:
+    return Evidence(
+        f"elements of `{worst.name}` that became zero",
+        measured=float(worst.underflows),
+        source=f"replayed:{reference}",
+        limit=limits(fmt).smallest_subnormal / 2,
+        limit_name="underflow_threshold",
+        format=fmt,
+        count=worst.underflows,
+        total=worst.total,
+    )
+
+
+def _advice(entry: OpLoss | None, fmt: str) -> str:
+    scaler = "scale the loss before backward and unscale the gradients before the step"
+    if entry is None or not entry.amax_reference:
+        return f"{scaler} (`torch.amp.GradScaler`), or train in bf16"
+    least = ceil(log2(limits(fmt).smallest_normal / entry.amax_reference))
+    at_least = f" by at least {power(least)}" if least > 0 else ""
+    return f"{scaler}{at_least} (`torch.amp.GradScaler`), or train in bf16"

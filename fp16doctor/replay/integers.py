@@ -1,0 +1,46 @@
+"""Integers that a 16-bit format cannot hold: positions, counts, indices that collide.
+
+Must not know what they are used for.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fp16doctor.formats.number_format import get_format
+from fp16doctor.replay.environment import torch_dtype
+from fp16doctor.replay.values import FORMAT_NAMES
+from fp16doctor.schema.precision import IntegerLoss
+from fp16doctor.schema.tape import OpCall, TensorRef, refs_in
+
+_MAKERS = frozenset(["_to_copy", "arange", "linspace", "copy_", "cumsum", "sum", "scalar_tensor"])
+
+
+def integer_loss(call: OpCall, ref: TensorRef, mine: Tensor, other: Tensor) -> IntegerLoss | None:
+    """Return what rounding did to an output that should be all integers; None if nothing."""
+    if call.op.split(".")[1] not in _MAKERS or not _from_integers(call):
+        return None
+    a, b = mine.double(), other.double()
+    if not bool(torch.isfinite(b).all()) or not bool((b == b.round()).all()):
+        return None
+    changed = int((a != b).sum())
+    if not changed:
+        return None
+    fmt = get_format(FORMAT_NAMES[torch_dtype(ref.dtype)])
+    return IntegerLoss(
+        site=call.site,
+        format=fmt.name,
+        total=a.numel(),
+        changed=changed,
+        collisions=int(b.unique().numel() - a.unique().numel()),
+        largest=float(b.abs().max()),
+        exact_up_to=float(2 ** (fmt.mantissa_bits + 1)),
+    )
+
+
+def _from_integers(call: OpCall) -> bool:
+    """Every tensor the op reads holds integers (or it reads none)."""
+    written = set(call.mutates)
+    reads = [r for r in refs_in((call.args, call.kwargs)) if r.storage not in written]
+    return not any(torch_dtype(r.dtype).is_floating_point or "complex" in r.dtype for r in reads)

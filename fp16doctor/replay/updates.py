@@ -1,0 +1,114 @@
+"""Which part of an intended update a stored 16-bit tensor really takes.
+
+Looked at are tensors that live from step to step and carry their own state: weights, optimizer
+state, EMA copies, accumulators, buffers. A 16-bit copy that is overwritten from a wider master
+carries none.
+
+Source of the measure: ⟨Δ, Δref⟩ / ‖Δref‖², Δ as stored, Δref by the same ops in fp32 from the same
+stored values. Must not know bounds or words.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fp16doctor.replay import op_traits
+from fp16doctor.replay.dataflow import Producers, writes
+from fp16doctor.replay.environment import torch_dtype
+from fp16doctor.replay.player import Player
+from fp16doctor.replay.update_ledger import UpdateLedger, sample
+from fp16doctor.replay.values import FORMAT_NAMES
+from fp16doctor.schema.precision import UpdateLoss
+from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
+
+_HALF = ("float16", "bfloat16")
+
+
+class UpdateWatch:
+    """Measures all carried 16-bit tensors of one step."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._seen: list[tuple[int, UpdateLoss, Tensor, Tensor]] = []
+        self._producers = Producers(tape)
+
+    def measure(self, run: Player, reference: Player) -> None:
+        """Compare what both replays made of each tensor, at the tape's end."""
+        for number, leaf in self._tape.leaves.items():
+            ref = self._producers.widest_view(number)
+            writers = self._producers.writers(number)
+            if ref is None or ref.dtype not in _HALF or not writers:
+                continue
+            if not (run.env.has(number) and reference.env.has(number)):
+                continue
+            if carries_state(self._tape, number, writers):
+                before = _initial(leaf.data, ref)
+                self._book(number, ref, before, run.env.tensor(ref), reference.env.tensor(ref))
+
+    def _book(
+        self, number: int, ref: TensorRef, before: Tensor, after: Tensor, wide: Tensor
+    ) -> None:
+        leaf, writers = self._tape.leaves[number], self._producers.writers(number)
+        start, end, intended_end = before.double(), after.double(), wide.double()
+        good = torch.isfinite(end) & torch.isfinite(intended_end) & torch.isfinite(start)
+        zero = torch.zeros_like(start)
+        delta = torch.where(good, end - start, zero)
+        intended = torch.where(good, intended_end - start, zero)
+        moves = intended != 0
+        sizes = (intended[moves] / start[moves]).abs()
+        loss = UpdateLoss(
+            name=leaf.name or "",
+            role="parameter" if leaf.is_parameter else "buffer" if leaf.is_buffer else "state",
+            format=FORMAT_NAMES[torch_dtype(ref.dtype)],
+            site=self._tape.ops[_main_writer(self._tape, writers)].site,
+            total=after.numel(),
+            unchanged=int(((delta == 0) & moves).sum()),
+            should_move=int(moves.sum()),
+            underflows=int(((end == 0) & (intended_end != 0) & good).sum()),
+            dot=float((delta * intended).sum()),
+            norm2=float((intended**2).sum()),
+            n_writes=len(writers),
+            relative_update=float(sizes.median()) if sizes.numel() else None,
+        )
+        self._seen.append((leaf.key, loss, sample(delta), sample(intended)))
+
+    def commit(self, ledger: UpdateLedger) -> None:
+        """Book the step: to be called where nothing else than rounding changed its updates."""
+        for key, loss, moved, intended in self._seen:
+            ledger.add(key, loss, moved, intended)
+
+
+def _main_writer(tape: Tape, writers: list[int]) -> int:
+    """Return the last of the writes by the line and op that writes most often."""
+    places = [(tape.ops[i].op, tape.ops[i].site.source) for i in writers]
+    most = max(places.count(p) for p in places)
+    return max(i for i, p in zip(writers, places, strict=True) if places.count(p) == most)
+
+
+def carries_state(tape: Tape, number: int, writers: list[int]) -> bool:
+    """Tell whether the new value is made from the old one, not copied from somewhere else."""
+    if any(not op_traits.overwrites(tape.ops[i].op) for i in writers):
+        return True
+    descends = _descendants(tape, number, tape.backward_ends[-1] if tape.backward_ends else 0)
+    return any(_source(tape.ops[i], number) & descends for i in writers)
+
+
+def _descendants(tape: Tape, number: int, first: int) -> set[int]:
+    """Return the storages computed from one, by the ops from ``first`` on."""
+    found = {number}
+    for call in tape.ops[first:]:
+        if any(r.storage in found for r in refs_in((call.args, call.kwargs))):
+            made = writes(call)
+            if number not in made:
+                found |= made
+    return found - {number}
+
+
+def _source(call: OpCall, number: int) -> set[int]:
+    return {r.storage for r in refs_in((call.args, call.kwargs))} - {number}
+
+
+def _initial(data: Tensor, ref: TensorRef) -> Tensor:
+    out = torch.empty(0, dtype=torch_dtype(ref.dtype), device=data.device)
+    return out.set_(data.untyped_storage(), ref.offset, ref.shape, ref.stride)

@@ -1,0 +1,89 @@
+"""What one format did to the values of one step that stayed finite: zeros, updates, integers.
+
+Physical facts only; bounds, severities and words are made by ``diagnose``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fp16doctor.schema.location import OpSite
+
+
+@dataclass(frozen=True, slots=True)
+class OpLoss:
+    """An op whose 16-bit output is zero where the reference is not, or subnormal."""
+
+    site: OpSite
+    format: str  # of the output
+    total: int  # elements
+    underflows: int  # zero as run, non-zero in the reference
+    zeros_reference: int  # zeros that belong there
+    lost_share: float  # of the reference's Σ|x|, at elements that are zero as run
+    inherited_share: float  # the largest such share among the op's own inputs
+    subnormal_share: float  # of the reference's Σ|x|, at elements that are subnormal as run
+    amax_reference: float  # largest magnitude in the reference
+
+
+@dataclass(frozen=True, slots=True)
+class GradientLoss:
+    """The gradient of one parameter where backward ended."""
+
+    name: str  # parameter FQN
+    total: int
+    underflows: int  # zero as run, non-zero in the reference
+    zeros: int  # zero as run
+    zeros_reference: int  # zero in the reference
+    mass: float  # Σ|x| of the reference
+    lost_mass: float  # of it at elements that are zero as run
+    error: float | None  # ‖as run − reference‖ / ‖reference‖
+    noise: float | None = None  # |mass32 − mass64| / mass of both references; None: not taken
+    site: OpSite | None = None  # op at which most of it was lost
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateLoss:
+    """A stored 16-bit tensor that steps update in place, over the examined steps."""
+
+    name: str
+    role: str  # "parameter", "buffer", "state" (optimizer state, EMA, accumulators)
+    format: str
+    site: OpSite  # last write
+    total: int
+    unchanged: int  # elements whose value did not change, although the reference's did
+    should_move: int  # elements whose value changed in the reference
+    underflows: int  # elements that are zero as run and not in the reference
+    dot: float  # Σ over steps of ⟨Δ, Δref⟩
+    norm2: float  # Σ over steps of ‖Δref‖²
+    n_writes: int = 1  # in-place writes in a step
+    steps: int = 1  # examined steps
+    relative_update: float | None = None  # median |Δref| / |w| over elements that should move
+    bias: float | None = None  # ‖ΣΔ − ΣΔref‖ / ‖ΣΔref‖
+    persistence: float = 0.0  # ‖Σerror‖² / Σ‖error‖²: 1 for independent errors, n for lasting ones
+
+    @property
+    def realised(self) -> float:
+        """Realised fraction of the intended update: 1 where nothing is lost."""
+        return self.dot / self.norm2 if self.norm2 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerLoss:
+    """Integers put into a format that cannot hold them exactly."""
+
+    site: OpSite
+    format: str
+    total: int
+    changed: int  # elements whose value is another integer
+    collisions: int  # distinct integers that became equal to a neighbour
+    largest: float  # largest magnitude
+    exact_up_to: float  # largest integer up to which the format holds all
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionFacts:
+    """All of it for one step."""
+
+    ops: tuple[OpLoss, ...] = ()  # those that lost most, in tape order
+    gradients: tuple[GradientLoss, ...] = ()
+    integers: tuple[IntegerLoss, ...] = ()

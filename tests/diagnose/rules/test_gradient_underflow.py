@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from making import event, trace
+from precise import gradient_loss, op_loss, precise, seen_traces
+
+from fp16doctor.diagnose.rules.gradient_underflow import gradient_underflow
+from fp16doctor.schema.finding import Severity
+from fp16doctor.schema.precision import PrecisionFacts
+
+LOST = precise(ops=(op_loss(),), gradients=(gradient_loss(), gradient_loss(name="head.weight")))
+SOUND = precise(gradients=(gradient_loss(lost=0.0), gradient_loss(lost=1e-4)))
+FIRING = seen_traces(LOST)
+SILENT = seen_traces(SOUND)
+
+
+def test_names_the_op_behind_which_the_gradient_is_gone() -> None:
+    (finding,) = gradient_underflow(FIRING)
+    assert finding.severity is Severity.ERROR
+    assert finding.site is not None
+    assert finding.site.op == "aten.mm.default"
+    assert "2 of 2 parameters" in finding.what
+    assert "10 zeros of `trunk.weight` that the reference has too are not counted" in finding.cause
+
+
+def test_the_op_where_values_become_subnormal_is_the_cause_site() -> None:
+    entry = op_loss(20, lost_share=0.0, subnormal_share=0.99, amax_reference=2.7e-6)
+    facts = precise(ops=(entry, op_loss(60)), gradients=(gradient_loss(),))
+    (finding,) = gradient_underflow(seen_traces(facts))
+    assert finding.cause_site == entry.site
+    assert "by at least 2⁵" in finding.advice  # 2.7e-6 · 2⁵ is above 2⁻¹⁴
+
+
+def test_a_gradient_that_is_rounding_noise_does_not_count() -> None:
+    noise = gradient_loss(noise=0.99, mass=1e-9)
+    assert not list(gradient_underflow(seen_traces(precise(gradients=(noise,)))))
+
+
+def test_one_lost_step_among_many_sound_ones_is_not_a_finding() -> None:
+    assert not list(gradient_underflow(seen_traces(LOST, SOUND, SOUND, SOUND)))
+
+
+def test_steps_in_which_something_overflowed_say_nothing_about_underflow() -> None:
+    overflowed = trace(event(), precision=PrecisionFacts(gradients=(gradient_loss(),)))
+    assert not list(gradient_underflow(seen_traces(overflowed)))
+
+
+def test_a_small_layer_alone_is_a_warning() -> None:
+    small = gradient_loss(total=10, mass=1e-3)
+    facts = precise(gradients=(small, gradient_loss(lost=0.0, total=10_000)))
+    (finding,) = gradient_underflow(seen_traces(facts))
+    assert finding.severity is Severity.WARNING
