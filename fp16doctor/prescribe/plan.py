@@ -1,78 +1,97 @@
-"""From findings to prescriptions and one recommendation.
+"""From findings to tried prescriptions and one recommendation.
 
-Cures are not tried in this version, and every prescription says so. Must not know the words of
-findings or how a report shows a cure.
+Must not know the words of findings or how a report shows a cure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
-from fp16doctor.prescribe.remedies import proposals
+from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.treatable import demanding
-from fp16doctor.schema.finding import Fault, Finding
+from fp16doctor.schema.finding import Finding
+from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import (
     Prescription,
     Recommendation,
     RecommendationStatus,
+    RemedyKind,
     Verdict,
-    Verification,
 )
-from fp16doctor.schema.trace import ReplayTrace
 
-NOT_TRIED = Verification(Verdict.NOT_VERIFIED, reason="cures are not replayed by this version")
 _LOGIC = "logic-nan"
-
-
-class Examined(Protocol):
-    """What a plan wants to know of the run: the examined steps."""
-
-    @property
-    def traces(self) -> tuple[ReplayTrace, ...]:
-        """Examined steps."""
+CHEAP_FLOPS = 0.25  # a keep-list up to this share of the work is preferred to another format
 
 
 def plan(
-    findings: Sequence[Finding], seen: Examined
+    findings: Sequence[Finding],
+    bench: Bench | None = None,
+    updates: tuple[UpdateLoss, ...] = (),
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
     """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence."""
-    prescriptions = tuple(
-        Prescription(remedy, treats, NOT_TRIED) for remedy, treats in proposals(findings)
-    )
-    return prescriptions, _recommendation(findings, seen)
-
-
-def _recommendation(findings: Sequence[Finding], seen: Examined) -> Recommendation:
     leading = next((finding for _, finding in demanding(findings)), None)
     if leading is None:
-        return Recommendation(
+        return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
+    found = tuple(prescriptions(Case(tuple(findings), bench, updates)))
     if leading.name == _LOGIC:
-        return Recommendation(
+        return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
             f"not a matter of precision: {leading.what}; no format or loss scale changes it",
+            prescriptions=_code_changes(found)[:1],
         )
-    return Recommendation(RecommendationStatus.NONE_FOUND, _unverified(leading, seen))
+    return found, _recommendation(tuple(findings), leading, found, bench)
 
 
-def _unverified(leading: Finding, seen: Examined) -> str:
-    """What the reference replay showed, and that no cure was tried."""
-    ending = "no cure has been verified by this version"
-    if leading.fault is Fault.MISUSE:
-        return f"the script stops before precision matters: {leading.what}; {ending}"
-    step = None if leading.site is None else leading.site.step
-    compared = (t for t in seen.traces if t.reference != "none")
-    trace = next((t for t in compared if t.step == step), None)
-    if trace is None:
-        return f"no reference replay is at hand; {ending}"
-    return f"{_reference_result(trace)}; {ending}"
+def _recommendation(
+    findings: tuple[Finding, ...],
+    leading: Finding,
+    found: tuple[Prescription, ...],
+    bench: Bench | None,
+) -> Recommendation:
+    verified = [i for i, p in enumerate(found) if p.verification.verdict is Verdict.VERIFIED]
+    place = findings.index(leading)
+    verified = [i for i in verified if place in found[i].treats] or verified
+    if verified:
+        best = min(verified, key=lambda i: _rank(found[i]))
+        steps = ", ".join(map(str, found[best].verification.steps))
+        sentence = f"{found[best].remedy.title}; verified by replay of step {steps}"
+        return Recommendation(RecommendationStatus.PRESCRIBED, sentence, (best,))
+    if bench is not None:
+        tried = sum(p.verification.verdict is Verdict.REFUTED for p in found)
+        if tried:
+            change = _code_changes(found)[:1]
+            sentence = f"none of {tried} cures that were tried meets the criteria"
+            return Recommendation(RecommendationStatus.NONE_FOUND, sentence, change)
+    return _unverified(leading, found)
 
 
-def _reference_result(trace: ReplayTrace) -> str:
-    replay = f"the {trace.reference} replay of step {trace.step}"
-    bad = [state.sink for state in trace.sinks if state.nonfinite_reference]
-    if bad:
-        return f"{replay} has non-finite values in {', '.join(bad)} as well"
-    return f"{replay} is finite"
+def _unverified(leading: Finding, found: tuple[Prescription, ...]) -> Recommendation:
+    change = _code_changes(found)[:1]
+    sentence = leading.advice or "no cure is known"
+    return Recommendation(
+        RecommendationStatus.NONE_FOUND, f"{sentence}; not verified by a replay", change
+    )
+
+
+def _code_changes(found: tuple[Prescription, ...]) -> tuple[int, ...]:
+    return tuple(i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX)
+
+
+def _rank(prescription: Prescription) -> tuple[int, float, float]:
+    """Cheapest first; among equals the one with the smaller gradient error."""
+    remedy = prescription.remedy
+    flops = remedy.cost.get("flops_share", 0.0)
+    error = prescription.verification.after.get("gradient error", 0.0)
+    order = {
+        RemedyKind.STORAGE: 0,
+        RemedyKind.LOSS_SCALE: 1,
+        RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
+        RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
+        RemedyKind.FIXUP_INIT: 5,
+        RemedyKind.CODE_FIX: 5,
+    }
+    return order[remedy.kind], flops, error

@@ -11,7 +11,14 @@ from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
 
 # Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
-_OF_PRECISION = frozenset({"FD101", "FD102", "FD103", "FD104", "FD110", "FD111"})
+_OF_PRECISION = frozenset(
+    ("FD101", "FD102", "FD103", "FD104", "FD110", "FD111", "FD201", "FD202", "FD305")
+)
+
+
+def codes_of(finding: Finding) -> frozenset[str]:
+    """The finding's code and those of the findings folded under it."""
+    return frozenset((finding.code, *finding.subsumes))
 
 
 def demanding(findings: Sequence[Finding]) -> Iterator[tuple[int, Finding]]:
@@ -25,13 +32,19 @@ def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]
     return tuple(
         (i, f)
         for i, f in demanding(findings)
-        if f.code in _OF_PRECISION and f.fault is not Fault.LOSS_SCALE
+        if codes_of(f) & _OF_PRECISION and f.fault is not Fault.LOSS_SCALE
     )
 
 
 def format_of(finding: Finding) -> str | None:
     """Format in which the finding arose, where its evidence names one."""
     return next((e.format for e in finding.evidence if e.format is not None), None)
+
+
+def line_target(site: OpSite) -> str:
+    """The place by its line alone, else as ``target`` has it."""
+    line = site.source or site.caller
+    return target(site) if line is None else f"line:{line.file}:{line.line}"
 
 
 def target(site: OpSite) -> str:

@@ -69,6 +69,27 @@ class Environment:
             return _view(live.storage, live.live, ref)
         return self._other_view(live, dtype, ref)
 
+    def override(self, number: int, value: Tensor, ref: TensorRef, recorded: torch.dtype) -> None:
+        """Give a leaf other values than the recorded ones; ``value`` has the shape of ``ref``."""
+        flat = torch.zeros(_span(ref), dtype=value.dtype, device=value.device)
+        _view(flat.untyped_storage(), value.dtype, ref).copy_(value)
+        self._live[number] = Live(flat.untyped_storage(), recorded, value.dtype)
+
+    def widened_in_place(self, ref: TensorRef, dtype: torch.dtype) -> Tensor:
+        """Keep a storage in a wider format from now on and return the tensor in it.
+
+        A leaf stays in its format, since the script stores it there: the caller gets it as it is.
+        """
+        value = self.tensor(ref)
+        live = self._live[ref.storage]
+        if ref.storage in self._tape.leaves or not live.live.is_floating_point:
+            return value
+        if live.live.itemsize < dtype.itemsize:
+            flat = torch.empty(0, dtype=live.live, device=live.storage.device)
+            storage = flat.set_(live.storage).to(dtype).untyped_storage()
+            self._live[ref.storage] = Live(storage, live.recorded, dtype)
+        return self.tensor(ref)
+
     def recorded_form(self, ref: TensorRef) -> Tensor:
         """Return a copy in the recorded format."""
         return self.tensor(ref).to(torch_dtype(ref.dtype), copy=True)

@@ -16,7 +16,7 @@ from fp16doctor.replay.integers import integer_loss
 from fp16doctor.replay.lockstep import Observer
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.updates import UpdateWatch
-from fp16doctor.replay.values import FORMAT_NAMES
+from fp16doctor.replay.values import FORMAT_NAMES, nonfinite_code
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.precision import GradientLoss, IntegerLoss, OpLoss, PrecisionFacts
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
@@ -46,6 +46,7 @@ class PrecisionObserver(Observer):
             return
         if index == self._gradients_at:
             self._measure_gradients(run, reference)
+            self._hand_over_gradients(run, reference)
         if index == len(self._tape.ops):
             self.updates.measure(run, reference)
 
@@ -111,6 +112,21 @@ class PrecisionObserver(Observer):
             if mine.is_floating_point():
                 site = self._worst_op(number)
                 self._gradients.append(gradient_loss(name, mine, other, site))
+
+    def _hand_over_gradients(self, run: Player, reference: Player) -> None:
+        """Let the reference optimizer start from the run's gradients.
+
+        What storage does to an update is asked here, not what compute did to the gradient. Where
+        the run's gradients are not finite the reference keeps its own.
+        """
+        pairs = []
+        for number in self._tape.gradients:
+            ref = self._producers.widest_view(number)
+            if ref is not None and run.env.has(number) and reference.env.has(number):
+                pairs.append((run.env.tensor(ref), reference.env.tensor(ref)))
+        if all(nonfinite_code(mine) == 0 for mine, _ in pairs):
+            for mine, other in pairs:
+                other.copy_(mine)
 
     def _worst_op(self, number: int) -> OpLoss | None:
         """Return the op on the way to a gradient that itself lost most."""

@@ -1,4 +1,4 @@
-"""One file per kind of remedy, each with ``propose(findings)``.
+"""One file per kind of remedy, each with ``propose(case)``.
 
 Nothing is listed here: a new file is a new kind.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from fp16doctor.schema.finding import Finding
-from fp16doctor.schema.prescription import Remedy
-
-Proposal = tuple[Remedy, tuple[int, ...]]  # the remedy, positions of the findings it treats
+from fp16doctor.prescribe.case import Case
+from fp16doctor.schema.prescription import Prescription
 
 
-def proposals(findings: Sequence[Finding]) -> Iterator[Proposal]:
-    """Every remedy for ``findings`` (as ranked in the diagnosis), file by file in name order."""
+def prescriptions(case: Case) -> Iterator[Prescription]:
+    """Every tried remedy for a case, file by file in name order."""
     for name in sorted(info.name for info in pkgutil.iter_modules(__path__)):
-        yield from importlib.import_module(f"{__name__}.{name}").propose(findings)
+        yield from importlib.import_module(f"{__name__}.{name}").propose(case)

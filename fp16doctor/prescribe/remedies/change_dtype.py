@@ -1,31 +1,38 @@
-"""Proposes bf16 where values passed the range of fp16.
+"""Tries the same steps in bf16, in fp16 and in fp32.
 
 Must not know how a format is tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from fp16doctor.prescribe.treatable import format_of, of_precision
-from fp16doctor.schema.finding import Fault, Finding
-from fp16doctor.schema.prescription import Remedy, RemedyKind
+from fp16doctor.prescribe.case import Case
+from fp16doctor.schema.finding import Fault
+from fp16doctor.schema.policy import BF16, FP32, PrecisionPolicy
+from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
+
+_CHANGES = {
+    "bf16": "torch.autocast(device_type, dtype=torch.bfloat16)  # or model.bfloat16()",
+    "fp32": "torch.autocast(device_type, enabled=False)  # or model.float()",
+}
 
 
-def propose(findings: Sequence[Finding]) -> Iterator[tuple[Remedy, tuple[int, ...]]]:
-    """One change to bf16 for all fp16 overflows; what rounding did, coarser bf16 does not cure."""
-    treated = tuple(
-        i
-        for i, finding in of_precision(findings)
-        if finding.fault is Fault.OVERFLOW and format_of(finding) == "fp16"
-    )
-    if treated:
-        yield (
-            Remedy(
-                RemedyKind.DTYPE,
-                "train in bf16",
-                change="torch.autocast(device_type, dtype=torch.bfloat16)",
-                value="bf16",
-            ),
-            treated,
-        )
+def propose(case: Case) -> Iterator[Prescription]:
+    """One prescription a format that is not the one at hand."""
+    treats = tuple(i for i, _ in case.of_precision)
+    if not treats:
+        return
+    if case.bench is None and any(f.fault is not Fault.OVERFLOW for _, f in case.of_precision):
+        return  # untried, bf16 is no answer to what rounding did
+    if "fp16" in case.formats:
+        yield _tried(case, "bf16", BF16, treats)
+    if case.bench is not None:
+        yield _tried(case, "fp32", FP32, treats)
+
+
+def _tried(case: Case, name: str, policy: PrecisionPolicy, treats: tuple[int, ...]) -> Prescription:
+    title = "train in bf16" if name == "bf16" else "train in fp32"
+    remedy = Remedy(RemedyKind.DTYPE, title, change=_CHANGES[name], value=name)
+    attempt = case.bench.attempt(policy) if case.bench is not None else None
+    return case.prescribe(remedy, treats, attempt)

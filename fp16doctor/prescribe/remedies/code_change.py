@@ -1,24 +1,34 @@
-"""Proposes the change of code that a finding advises.
+"""Passes on the change of code that a finding advises.
 
 Must not know how the advice was found (``diagnose``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from fp16doctor.prescribe.treatable import demanding, target
+from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.treatable import target
 from fp16doctor.schema.finding import Finding
-from fp16doctor.schema.prescription import Remedy, RemedyKind
+from fp16doctor.schema.prescription import (
+    Prescription,
+    Remedy,
+    RemedyKind,
+    Verdict,
+    Verification,
+)
+
+_NOT_EXPRESSED = "the change is not expressed on the recorded step"
 
 
-def propose(findings: Sequence[Finding]) -> Iterator[tuple[Remedy, tuple[int, ...]]]:
+def propose(case: Case) -> Iterator[Prescription]:
     """One change for every finding that demands action and advises something."""
-    for position, finding in demanding(findings):
-        if not finding.advice:
-            continue
-        places = () if finding.site is None else _line(finding)
-        yield Remedy(RemedyKind.CODE_FIX, finding.advice, target=places), (position,)
+    for position, finding in case.demanding:
+        if finding.advice:
+            places = () if finding.site is None else _line(finding)
+            remedy = Remedy(RemedyKind.CODE_FIX, finding.advice, target=places)
+            proof = Verification(Verdict.NOT_VERIFIED, reason=_NOT_EXPRESSED)
+            yield Prescription(remedy, (position,), proof)
 
 
 def _line(finding: Finding) -> tuple[str, ...]:

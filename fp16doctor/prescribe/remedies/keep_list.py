@@ -1,29 +1,104 @@
-"""Proposes to keep the places where values left the format in fp32.
+"""Searches the shortest list of places to keep in fp32.
 
 Must not know how a keep-list is tried or applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from fp16doctor.prescribe.treatable import format_of, of_precision, target
+from fp16doctor.prescribe.bench import Attempt
+from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.cost import cost_of
+from fp16doctor.prescribe.search import grow, policy_of, shrink
+from fp16doctor.prescribe.treatable import line_target, target
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.location import OpSite
-from fp16doctor.schema.prescription import Remedy, RemedyKind
+from fp16doctor.schema.policy import KeepRule
+from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
+
+MOST_FLOPS = 0.5  # a list that moves more than this is fp32 for everything
 
 
-def propose(findings: Sequence[Finding]) -> Iterator[tuple[Remedy, tuple[int, ...]]]:
-    """One keep-list for all findings of precision that arose in a 16-bit format."""
-    treated = [(i, f) for i, f in of_precision(findings) if format_of(f) in ("fp16", "bf16")]
-    places = tuple(dict.fromkeys(place for _, f in treated for place in _places(f)))
-    if places:
-        names = ", ".join(f"`{place.partition(':')[2]}`" for place in places)
-        title = f"keep {names} in fp32"
-        yield Remedy(RemedyKind.FP32_KEEP, title, target=places), tuple(i for i, _ in treated)
+def propose(case: Case) -> Iterator[Prescription]:
+    """The list of modules and functions, and the list of lines, where each is accepted."""
+    treated = [(i, f) for i, f in case.of_precision if f.site is not None]
+    if not treated:
+        return
+    treats = tuple(i for i, _ in treated)
+    start = tuple(dict.fromkeys(target(s) for _, f in treated for s in _places(f)))
+    if case.bench is None:
+        yield case.prescribe(_remedy(case, policy_of(start).keep), treats, None)
+        return
+    found = []
+    for unit in (target, line_target):
+        first = tuple(dict.fromkeys(unit(s) for _, f in treated for s in _places(f)))
+        attempt = grow(case.bench, first, unit)
+        if attempt is not None:
+            short = shrink(case.bench, attempt)
+            found.append((_remedy(case, short.policy.keep), short))
+    affordable = [x for x in found if x[0].cost["flops_share"] <= MOST_FLOPS]
+    for remedy, attempt in _distinct(affordable):
+        yield case.prescribe(remedy, treats, attempt)
+    if not found:
+        policy = policy_of(start)
+        yield case.prescribe(_remedy(case, policy.keep), treats, case.bench.attempt(policy))
 
 
-def _places(finding: Finding) -> Iterator[str]:
+Found = list[tuple[Remedy, Attempt]]
+
+
+def _distinct(found: Found) -> Found:
+    """Return the lists that differ, the cheapest first."""
+    seen: set[tuple[str, ...]] = set()
+    out: Found = []
+    for remedy, attempt in sorted(
+        found, key=lambda x: (x[0].cost["flops_share"], len(x[0].target))
+    ):
+        if remedy.target not in seen:
+            seen.add(remedy.target)
+            out.append((remedy, attempt))
+    return out
+
+
+def _places(finding: Finding) -> Iterator[OpSite]:
     """Where the value was born and where its reason lies; the same line in other modules too."""
-    sites: tuple[OpSite | None, ...] = (finding.site, finding.cause_site, *finding.repeats)
-    return (target(site) for site in sites if site is not None)
+    sites = (finding.site, finding.cause_site, *finding.repeats)
+    return (s for s in sites if s is not None)
+
+
+def _remedy(case: Case, rules: tuple[KeepRule, ...]) -> Remedy:
+    names = ", ".join(f"`{r.what}`" for r in rules)
+    targets = tuple(r.pattern for r in rules)
+    return Remedy(
+        RemedyKind.FP32_KEEP,
+        f"keep {names} in fp32",
+        change=_paste(targets),
+        target=targets,
+        cost=cost_of(case.bench.tapes[0], rules) if case.bench is not None else {},
+    )
+
+
+def _paste(targets: tuple[str, ...]) -> str:
+    """Plain torch that does what the trial did: inputs up, autocast off, outputs left in fp32."""
+    modules = [t.partition(":")[2] for t in targets if t.startswith("module:")]
+    others = [t.partition(":")[2] for t in targets if not t.startswith("module:")]
+    lines = []
+    if modules:
+        lines += [
+            "def in_fp32(module):",
+            "    forward = module.float().forward",
+            "    def wide(*args, **kwargs):",
+            "        def up(x):",
+            "            return x.float() if torch.is_tensor(x) and x.is_floating_point() else x",
+            "        with torch.autocast(device_type, enabled=False):",
+            "            return forward(*map(up, args), **{k: up(v) for k, v in kwargs.items()})",
+            "    module.forward = wide",
+            f"for name in {modules!r}:",
+            "    in_fp32(model.get_submodule(name))",
+        ]
+    lines += [
+        f"# {place}: call .float() on its inputs, inside torch.autocast(device_type, enabled=False)"
+        for place in others
+    ]
+    return "\n".join(lines)

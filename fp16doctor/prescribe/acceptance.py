@@ -1,0 +1,129 @@
+"""When a candidate counts as verified: every criterion, with its number, in this one place.
+
+On each examined step, at the settled loss scale, against the fp32 replay of the same step:
+
+1. nothing is non-finite in loss, gradients, parameters and buffers;
+2. no parameter loses half of its gradient to zeros that do not belong there;
+3. *descent*: a small step against the candidate's gradient lowers the fp32 loss by at least 95 %
+   of what the same step against the reference's gradient does.
+
+Must not know how candidates are found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fp16doctor.replay.trial import Trial, loss_at
+from fp16doctor.schema.tape import Tape
+
+DESCENT_KEPT = 0.95  # share of the reference's decrease
+STEP_SIZE = 0.01  # predicted relative decrease of the loss for the descent test
+LOST_TENSOR = 0.5  # share of one parameter's Σ|g| that may not be lost
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One candidate on one step."""
+
+    accepted: bool
+    reason: str  # why not; "" where accepted
+    nonfinite: int  # elements in all sinks
+    gradient_error: float | None  # ‖g − gref‖ / ‖gref‖
+    descent: float | None  # share of the reference's decrease; None where it does not descend
+    lost: float  # largest share of one parameter's gradient that is lost
+    loss: float | None
+
+
+def judge(tape: Tape, reference: Trial, candidate: Trial, *, tolerance: float = 1.0) -> Judgement:
+    """Apply all criteria; ``tolerance`` multiplies what the descent may miss."""
+    bad = sum(candidate.nonfinite.values())
+    error, lost = gradient_error(reference, candidate), largest_loss(reference, candidate)
+    if bad or not reference.finite:
+        where = ", ".join(k for k, n in candidate.nonfinite.items() if n)
+        reason = f"non-finite values in {where}" if bad else "the fp32 replay is not finite either"
+        return Judgement(False, reason, bad, error, None, lost, candidate.loss)
+    if lost >= LOST_TENSOR:
+        reason = f"{100 * lost:.3g} % of a parameter's gradient is lost"
+        return Judgement(False, reason, 0, error, None, lost, candidate.loss)
+    kept = descent(tape, reference, candidate)
+    short = kept is not None and kept < 1 - tolerance * (1 - DESCENT_KEPT)
+    reason = f"a step keeps {100 * (kept or 0):.3g} % of the fp32 descent" if short else ""
+    return Judgement(not short, reason, 0, error, kept, lost, candidate.loss)
+
+
+def gradient_error(reference: Trial, candidate: Trial) -> float | None:
+    """Return ‖g − gref‖ / ‖gref‖ over all parameters, None where it is not defined."""
+    error2 = norm2 = 0.0
+    for name, wanted in reference.gradients.items():
+        got = candidate.gradients.get(name)
+        if got is None:
+            continue
+        error2 += float(((got.double() - wanted.double()) ** 2).sum())
+        norm2 += float((wanted.double() ** 2).sum())
+    ratio = (error2 / norm2) ** 0.5 if norm2 > 0 else None
+    return ratio if ratio is not None and ratio - ratio == 0 else None
+
+
+def largest_loss(reference: Trial, candidate: Trial) -> float:
+    """Return the largest share of one parameter's Σ|g| at elements that became zero."""
+    largest = 0.0
+    total = sum(float(g.double().abs().sum()) for g in reference.gradients.values())
+    for name, wanted in reference.gradients.items():
+        got = candidate.gradients.get(name)
+        mass = float(wanted.double().abs().sum())
+        if got is None or mass <= NEGLIGIBLE * total:
+            continue
+        gone = (got == 0) & (wanted != 0)
+        largest = max(largest, float(wanted[gone].double().abs().sum()) / mass)
+    return largest
+
+
+# A tensor with less than this share of all gradient mass may be zero but for rounding.
+NEGLIGIBLE = 1e-6
+
+
+def descent(tape: Tape, reference: Trial, candidate: Trial) -> float | None:
+    """Return the candidate's share of the decrease that a reference step makes, in fp32.
+
+    Both steps have the length η‖gref‖ with η such that the linear prediction is a decrease by
+    STEP_SIZE of the loss; None where the reference step does not lower the loss.
+    """
+    norm2 = sum(float((g.double() ** 2).sum()) for g in reference.gradients.values())
+    if reference.loss is None or not norm2 or not reference.loss:
+        return None
+    eta = STEP_SIZE * abs(reference.loss) / norm2
+    after = _loss_after(tape, reference, eta)
+    mine = _loss_after(tape, candidate, eta)
+    if after is None or mine is None or not after < reference.loss:
+        return None
+    return (reference.loss - mine) / (reference.loss - after)
+
+
+def _loss_after(tape: Tape, trial: Trial, eta: float) -> float | None:
+    weights = parameters(tape)
+    moved = {
+        name: weights[name] - eta * gradient.reshape(weights[name].shape)
+        for name, gradient in trial.gradients.items()
+        if name in weights and gradient.numel() == weights[name].numel()
+    }
+    return loss_at(tape, moved)
+
+
+def parameters(tape: Tape) -> dict[str, torch.Tensor]:
+    """Return the named parameters of a tape in float32, as they were in front of the step."""
+    from fp16doctor.replay.dataflow import Producers
+    from fp16doctor.replay.environment import torch_dtype
+
+    producers, found = Producers(tape), {}
+    for number, leaf in tape.leaves.items():
+        ref = producers.widest_view(number)
+        if leaf.is_parameter and leaf.name is not None and ref is not None:
+            dtype = torch_dtype(ref.dtype)
+            if dtype.is_floating_point:
+                out = torch.empty(0, dtype=dtype, device=leaf.data.device)
+                out = out.set_(leaf.data.untyped_storage(), ref.offset, ref.shape, ref.stride)
+                found[leaf.name] = out.float()
+    return found

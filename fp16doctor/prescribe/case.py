@@ -1,0 +1,56 @@
+"""What a remedy gets to see: findings that demand a cure, and the bench to try one on.
+
+Must not know any single remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fp16doctor.prescribe.bench import Attempt, Bench
+from fp16doctor.prescribe.treatable import demanding, format_of, of_precision
+from fp16doctor.schema.finding import Fault, Finding
+from fp16doctor.schema.precision import UpdateLoss
+from fp16doctor.schema.prescription import Prescription, Remedy, Verdict, Verification
+
+NOT_TRIED = "no step was kept on which a cure could be tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Findings, and where cures are tried; ``bench`` is None where no step was kept."""
+
+    findings: tuple[Finding, ...]  # as ranked in the diagnosis
+    bench: Bench | None
+    updates: tuple[UpdateLoss, ...] = ()
+
+    @property
+    def demanding(self) -> tuple[tuple[int, Finding], ...]:
+        """Findings that demand action, with their positions."""
+        return tuple(demanding(self.findings))
+
+    @property
+    def of_precision(self) -> tuple[tuple[int, Finding], ...]:
+        """Of these, the ones another format may cure."""
+        return of_precision(self.findings)
+
+    @property
+    def formats(self) -> frozenset[str]:
+        """16-bit formats in which the findings arose."""
+        named = {format_of(f) for _, f in self.of_precision}
+        return frozenset(n for n in named if n in ("fp16", "bf16"))
+
+    def positions(self, *faults: Fault) -> tuple[int, ...]:
+        """Positions of the demanding findings of some families."""
+        return tuple(i for i, f in self.demanding if f.fault in faults)
+
+    def prescribe(
+        self, remedy: Remedy, treats: Sequence[int], attempt: Attempt | None
+    ) -> Prescription:
+        """Return a prescription with what its trial showed."""
+        if attempt is None or self.bench is None:
+            proof = Verification(Verdict.NOT_VERIFIED, reason=NOT_TRIED)
+        else:
+            proof = self.bench.verification(attempt)
+        return Prescription(remedy, tuple(treats), proof)

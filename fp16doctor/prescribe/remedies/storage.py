@@ -1,0 +1,63 @@
+"""Proposes fp32 storage where 16-bit tensors do not take their updates.
+
+Must not know how updates are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.stored import realised_in_fp32
+from fp16doctor.schema.finding import Fault, Finding
+from fp16doctor.schema.prescription import (
+    Prescription,
+    Remedy,
+    RemedyKind,
+    Verdict,
+    Verification,
+)
+
+REALISED = 0.9  # realised fraction that storage must reach
+
+_FORMS = {
+    "FD301": (
+        "keep the parameters in fp32 and compute under autocast (fp32 master weights)",
+        "model = model.float()\nwith torch.autocast(device_type, dtype=torch.bfloat16):\n    ...",
+    ),
+    "FD302": ("keep the tensor in fp32", "ema = copy.deepcopy(model).float()"),
+    "FD303": (
+        "accumulate in fp32",
+        "buffer = torch.zeros_like(p, dtype=torch.float32)\nbuffer.add_(p.grad.float())",
+    ),
+}
+
+
+def propose(case: Case) -> Iterator[Prescription]:
+    """One prescription for each finding of lost updates."""
+    for position, finding in case.demanding:
+        if finding.fault is Fault.LOST_UPDATE and finding.code in _FORMS:
+            yield _prescription(case, position, finding)
+
+
+def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
+    title, change = _FORMS[finding.code]
+    remedy = Remedy(RemedyKind.STORAGE, title, change=change, value="fp32")
+    return Prescription(remedy, (position,), _proof(case, finding))
+
+
+def _proof(case: Case, finding: Finding) -> Verification:
+    if case.bench is None or not case.bench.tapes:
+        return Verification(Verdict.NOT_VERIFIED, reason="no step was kept to try it on")
+    before = next((e.measured for e in finding.evidence if "realised" in e.quantity), 0.0)
+    after, steps = realised_in_fp32(case.bench.tapes)
+    if after is None:
+        return Verification(Verdict.NOT_VERIFIED, reason="the kept steps hold no update")
+    held = after >= REALISED
+    return Verification(
+        Verdict.VERIFIED if held else Verdict.REFUTED,
+        reason="" if held else "fp32 loses the updates as well",
+        before={"realised fraction": before},
+        after={"realised fraction": after},
+        steps=steps,
+    )

@@ -1,0 +1,49 @@
+"""The shortest keep-list: grown birth by birth, then shrunk as long as it still holds.
+
+Must not know how a candidate is judged (``bench``) or worded (``remedies``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fp16doctor.prescribe.bench import Attempt, Bench
+from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.policy import KeepRule, PrecisionPolicy
+
+MAX_ROUNDS = 12  # places that may be added
+
+Unit = Callable[[OpSite], str]
+
+
+def grow(bench: Bench, start: tuple[str, ...], unit: Unit) -> Attempt | None:
+    """Add the place of the next birth until the list is accepted; None where it never is."""
+    patterns = dict.fromkeys(start)
+    for _ in range(MAX_ROUNDS):
+        attempt = bench.attempt(policy_of(tuple(patterns)))
+        if attempt.accepted or attempt.failure:
+            return attempt if attempt.accepted else None
+        births = [unit(s) for t in attempt.trials for s in t.births]
+        fresh = [p for p in births if p not in patterns]
+        if not fresh:
+            return None
+        patterns.update(dict.fromkeys(fresh))
+    return None
+
+
+def shrink(bench: Bench, attempt: Attempt) -> Attempt:
+    """Leave out every place without which the list is still accepted, the last ones first."""
+    best = attempt
+    for rule in reversed(attempt.policy.keep):
+        rest = tuple(r for r in best.policy.keep if r != rule)
+        if not rest:
+            continue
+        shorter = bench.attempt(policy_of(tuple(r.pattern for r in rest)))
+        if shorter.accepted:
+            best = shorter
+    return best
+
+
+def policy_of(patterns: tuple[str, ...]) -> PrecisionPolicy:
+    """Return the policy that computes the named places in fp32."""
+    return PrecisionPolicy("keep-list", keep=tuple(KeepRule(p) for p in patterns))

@@ -1,0 +1,51 @@
+"""How much of its updates a tensor would take if it were stored in fp32.
+
+Must not know remedies.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fp16doctor.errors import ReplayError
+from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.environment import torch_dtype
+from fp16doctor.replay.examine import random_state_kept
+from fp16doctor.replay.solo import SoloPlayer
+from fp16doctor.replay.updates import carries_state
+from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
+from fp16doctor.schema.tape import Tape
+
+Finals = dict[int, tuple[torch.Tensor, torch.Tensor]]  # storage -> (before, after)
+
+
+def realised_in_fp32(tapes: tuple[Tape, ...]) -> tuple[float | None, tuple[int, ...]]:
+    """Return (⟨Δ32, Δ64⟩ / ‖Δ64‖² over all carried 16-bit tensors, steps it was measured on)."""
+    dot = norm2 = 0.0
+    steps = []
+    for tape in tapes:
+        try:
+            narrow, wide = _finals(tape, FP32), _finals(tape, FP64)
+        except ReplayError:
+            continue
+        for number, (start, end) in wide.items():
+            delta, mine = end - start, narrow[number][1].double() - narrow[number][0].double()
+            dot, norm2 = dot + float((delta * mine).sum()), norm2 + float((delta**2).sum())
+        steps.append(tape.step)
+    return (dot / norm2 if norm2 > 0 else None), tuple(steps)
+
+
+def _finals(tape: Tape, policy: PrecisionPolicy) -> Finals:
+    producers = Producers(tape)
+    watched = {}
+    for number in tape.leaves:
+        ref, writers = producers.widest_view(number), producers.writers(number)
+        half = ref is not None and torch_dtype(ref.dtype) in (torch.float16, torch.bfloat16)
+        if ref is not None and half and writers and carries_state(tape, number, writers):
+            watched[number] = ref
+    with random_state_kept(), torch.no_grad():
+        player = SoloPlayer(tape, policy)
+        before = {n: player.env.tensor(r).clone() for n, r in watched.items()}
+        for call in tape.ops:
+            player.play(call)
+        return {n: (before[n], player.env.tensor(r)) for n, r in watched.items()}

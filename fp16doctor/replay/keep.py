@@ -1,0 +1,42 @@
+"""Which ops of a tape a keep-list covers.
+
+Must not know how a kept op is run.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from fp16doctor.schema.location import OpSite, Phase
+from fp16doctor.schema.policy import KeepRule
+from fp16doctor.schema.tape import Tape
+
+
+def kept_ops(tape: Tape, rules: tuple[KeepRule, ...]) -> frozenset[int]:
+    """Return the positions of all ops that a rule covers, their backward ops included."""
+    if not rules:
+        return frozenset()
+    return frozenset(c.index for c in tape.ops if any(covers(r, c.site) for r in rules))
+
+
+def covers(rule: KeepRule, site: OpSite) -> bool:
+    """Tell whether a rule covers an op; updates of parameters are never covered by a module."""
+    if rule.kind == "module":
+        return site.phase is not Phase.OPTIMIZER and _in_module(rule.what, site.module_path)
+    if rule.kind == "op":
+        return site.op == rule.what or site.op.startswith(rule.what + ".")
+    file, _, rest = rule.what.rpartition(":")
+    lines = [line for line in (site.source, site.caller) if line is not None]
+    if rule.kind == "function":
+        return any(_same_file(file, x.file) and x.function == rest for x in lines)
+    return any(_same_file(file, x.file) and str(x.line) == rest for x in lines)
+
+
+def _in_module(pattern: str, path: str | None) -> bool:
+    if path is None:
+        return False
+    return path == pattern or path.startswith(pattern + ".") or fnmatchcase(path, pattern)
+
+
+def _same_file(pattern: str, file: str) -> bool:
+    return not pattern or file == pattern or file.endswith("/" + pattern)

@@ -1,0 +1,149 @@
+"""One step under one candidate policy: its loss, its gradients, and what is not finite in it.
+
+Must not know whether that is good enough (``prescribe.acceptance``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.environment import torch_dtype
+from fp16doctor.replay.examine import random_state_kept
+from fp16doctor.replay.solo import SoloPlayer
+from fp16doctor.replay.values import is_float, nonfinite_code
+from fp16doctor.schema.location import OpSite, Phase
+from fp16doctor.schema.policy import FP32, PrecisionPolicy
+from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
+
+
+@dataclass(slots=True)
+class Trial:
+    """What one replay under one policy gave."""
+
+    policy: PrecisionPolicy
+    loss: float | None = None  # as backward gets it: the loss scale included
+    gradients: dict[str, Tensor] = field(default_factory=dict)  # float32, scale_factor divided out
+    nonfinite: dict[str, int] = field(default_factory=dict)  # sink -> elements
+    births: list[OpSite] = field(default_factory=list)  # ops that made inf or NaN of finite inputs
+    nonfinite_ops: int = 0
+
+    @property
+    def finite(self) -> bool:
+        """Loss, gradients, parameters and buffers are all finite."""
+        return not any(self.nonfinite.values())
+
+
+def run_trial(tape: Tape, policy: PrecisionPolicy) -> Trial:
+    """Replay a step under ``policy``; raises ReplayError where an op cannot be played."""
+    with random_state_kept(), torch.no_grad():
+        return _Run(tape, policy).trial()
+
+
+def loss_at(tape: Tape, weights: dict[str, Tensor]) -> float | None:
+    """Return the step's loss in fp32 with other values of the named parameters.
+
+    ``weights`` maps parameter names to float32 tensors in the shape of the parameter's widest
+    view. Nothing behind the loss is played.
+    """
+    with random_state_kept(), torch.no_grad():
+        return _Run(tape, FP32).forward_with(weights)
+
+
+class _Run:
+    def __init__(self, tape: Tape, policy: PrecisionPolicy) -> None:
+        self._tape, self._policy = tape, policy
+        self._player = SoloPlayer(tape, policy)
+        self._producers = Producers(tape)
+        self._bad: set[int] = set()
+        self._trial = Trial(policy)
+        self._losses: list[float] = []
+
+    def trial(self) -> Trial:
+        end = self._tape.backward_ends[-1] if self._tape.backward_ends else len(self._tape.ops)
+        for call in self._tape.ops:
+            if call.index == end:
+                self._take_gradients()
+            self._read_losses(call.index)
+            self._player.play(call)
+            self._look_at(call)
+        if end >= len(self._tape.ops):
+            self._take_gradients()
+        self._read_losses(len(self._tape.ops))
+        self._take_state()
+        return self._trial
+
+    def forward_with(self, weights: dict[str, Tensor]) -> float | None:
+        for number, leaf in self._tape.leaves.items():
+            if leaf.is_parameter and leaf.name in weights:
+                ref = self._producers.widest_view(number)
+                if ref is not None:
+                    dtype = torch_dtype(ref.dtype)
+                    self._player.env.override(number, weights[leaf.name], ref, dtype)
+        last = max((m.index for m in self._tape.losses), default=-1)
+        for call in self._tape.ops[: last + 1]:
+            self._read_losses(call.index)
+            if call.site.phase is not Phase.BACKWARD:
+                self._player.play(call)
+        self._read_losses(last + 1)
+        return sum(self._losses) if self._losses else None
+
+    def _read_losses(self, index: int) -> None:
+        for mark in self._tape.losses:
+            if mark.index == index and self._player.env.has(mark.ref.storage):
+                self._losses.append(float(self._player.env.tensor(mark.ref)))
+                self._trial.loss = sum(self._losses)
+                bad = sum(x - x != 0 for x in self._losses)
+                self._trial.nonfinite["loss"] = bad
+
+    def _look_at(self, call: OpCall) -> None:
+        """Note births: non-finite outputs of ops none of whose inputs was."""
+        outs = [r for r in _written(call) if _is_float_ref(r) and self._player.env.has(r.storage)]
+        inputs_bad = any(r.storage in self._bad for r in refs_in((call.args, call.kwargs)))
+        codes = {r.storage: nonfinite_code(self._player.env.tensor(r)) for r in outs}
+        worst = {n for n, code in codes.items() if code}
+        if worst:
+            self._trial.nonfinite_ops += 1
+            if not inputs_bad:
+                self._trial.births.append(call.site)
+        self._bad |= worst
+        self._bad -= set(codes) - worst
+
+    def _take_gradients(self) -> None:
+        bad = 0
+        for number, name in self._tape.gradients.items():
+            ref = self._producers.widest_view(number)
+            if ref is None or not self._player.env.has(number):
+                continue
+            value = self._player.env.tensor(ref)
+            if is_float(value) and not value.is_complex():
+                bad += int((~torch.isfinite(value)).sum())
+                scaled = value.to(torch.float32, copy=True)
+                self._trial.gradients[name] = scaled.div_(self._policy.scale_factor)
+        self._trial.nonfinite["gradients"] = bad
+
+    def _take_state(self) -> None:
+        for number, leaf in self._tape.leaves.items():
+            sink = "parameters" if leaf.is_parameter else "buffers" if leaf.is_buffer else None
+            ref = self._producers.widest_view(number)
+            if sink is None or ref is None or not self._producers.writers(number):
+                continue
+            value = self._player.env.tensor(ref)
+            if is_float(value):
+                bad = int((~torch.isfinite(value)).sum())
+                self._trial.nonfinite[sink] = self._trial.nonfinite.get(sink, 0) + bad
+
+
+def _written(call: OpCall) -> list[TensorRef]:
+    written = set(call.mutates)
+    refs = refs_in(call.outputs)
+    seen = {r.storage for r in refs}
+    inputs = refs_in((call.args, call.kwargs))
+    return refs + [r for r in inputs if r.storage in written and r.storage not in seen]
+
+
+def _is_float_ref(ref: TensorRef) -> bool:
+    return torch_dtype(ref.dtype).is_floating_point
