@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from os import PathLike
 
+    from fp16doctor.profiler import profile
     from fp16doctor.schema.diagnosis import Diagnosis
 
 __version__ = "0.1.0"
 
-__all__ = ["Diagnosis", "__version__", "load_diagnosis"]
+__all__ = ["Diagnosis", "__version__", "load_diagnosis", "profile"]
 
 
 def load_diagnosis(path: str | PathLike[str]) -> Diagnosis:
@@ -36,4 +37,8 @@ def __getattr__(name: str) -> Any:
         from fp16doctor.schema.diagnosis import Diagnosis
 
         return Diagnosis
+    if name == "profile":
+        from fp16doctor.profiler import profile
+
+        return profile
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,17 +13,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.errors import ReplayError
 from fp16doctor.formats.number_format import get_format
+from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.plan import plan
+from fp16doctor.prescribe.shelf import TapeShelf
 from fp16doctor.record.births import Birth, births
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
 from fp16doctor.record.source_lines import SourceLines
+from fp16doctor.record.survey import SurveyPlan
 from fp16doctor.record.tape_builder import build_tape
 from fp16doctor.replay.examine import examine
 from fp16doctor.replay.update_ledger import UpdateLedger
@@ -39,6 +43,9 @@ from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, Recording
 from fp16doctor.schema.trace import ReplayTrace
 from fp16doctor.schema.usage import UsageFact
 
+if TYPE_CHECKING:
+    from torch import nn
+
 _FORMATS = ("fp16", "bf16", "fp32")
 MAX_EXAMINED = 12  # steps examined against a reference
 MAX_WARMUP_EXAMINED = 2  # of which for gradients that overflow while the scaler settles
@@ -49,12 +56,21 @@ SAMPLING_SHARE = 0.2  # of the run's time so far may go into them
 SAMPLING_ALLOWANCE = 2.0  # seconds that may go into them in any case
 
 
+# What went wrong in a step as far as the survey saw it: (module path, role), ("", "found_inf").
+Trouble = frozenset[tuple[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
     """What a scan was asked for."""
 
     steps: int | None = None  # stop after so many optimizer attempts
     sources: bool = True  # keep the text of source lines
+    budget_s: float = 45.0  # seconds that trying cures may take
+    survey: SurveyPlan | None = None  # which steps are surveyed, and how closely
+    # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
+    wants_tape: Callable[[int, Trouble], bool] | None = None
+    before_step: Callable[[], None] | None = None  # may raise into the script
 
 
 class Session:
@@ -71,12 +87,19 @@ class Session:
         self._on_first_error = on_first_error
         root = os.path.dirname(os.path.abspath(script)) if os.path.exists(script) else os.getcwd()
         lines = SourceLines(root, keep_text=options.sources)
-        self._recorder = Recorder(lines, self._on_tape, self._before_step)
+        self._recorder = Recorder(
+            lines,
+            self._on_tape,
+            self._before_step,
+            plan=options.survey,
+            wants_tape=self._wants_tape,
+        )
         self._traces: list[ReplayTrace] = []
         self._known: set[Hashable] = set()
         self._warmups = 0
         self._flagged = 0
         self._ledger = UpdateLedger()
+        self._shelf = TapeShelf()
         self._told = False
         self._examining_s = 0.0
         self._began = 0.0
@@ -98,6 +121,19 @@ class Session:
         """Stop watching; examine the step that was open."""
         self._recorder.stop()
 
+    def so_far(self) -> Diagnosis:
+        """Return the diagnosis of the steps closed so far, while the run goes on."""
+        with self._recorder.quiet():
+            return self._diagnosis(Outcome(OutcomeKind.FINISHED), final=False)
+
+    def step_ends(self) -> None:
+        """The script says that its step is over."""
+        self._recorder.step_ends()
+
+    def adopt(self, model: nn.Module) -> None:
+        """Name the modules of a model before it is called."""
+        self._recorder.modules.adopt(model)
+
     def finish(self, outcome: Outcome, exception: BaseException | None = None) -> Diagnosis:
         """Return the diagnosis of the whole run."""
         return self._diagnosis(self._with_raiser(outcome, exception), final=True)
@@ -108,12 +144,30 @@ class Session:
         limit = self._options.steps
         if limit is not None and done >= limit:
             raise StopScript
+        if self._options.before_step is not None:
+            self._options.before_step()
+
+    def _wants_tape(self, step: int) -> bool:
+        wants = self._options.wants_tape
+        return wants is None or wants(step, self._trouble(step - 1))
+
+    def _trouble(self, step: int) -> Trouble:
+        """Return what the survey and the scaler saw go wrong in a closed step."""
+        recorder = self._recorder
+        last = recorder.survey.last
+        trouble = set(last.nonfinite) if last.step == step else set()
+        info = recorder.book.steps[-1] if recorder.book.steps else None
+        if info is not None and info.step == step and (info.found_inf or info.skipped):
+            trouble.add(("", "found_inf"))
+        return frozenset(trouble)
 
     def _on_tape(self, recorder: Recorder, roll: Roll) -> None:
         began = time.perf_counter()
         try:
             if self._examine(recorder, roll):
                 self._tell()
+            elif not roll.ops and self._hurt(recorder):
+                self._tell(whatever_it_holds=True)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the script
             recorder.caution(
                 "examination-failed",
@@ -124,6 +178,8 @@ class Session:
 
     def _examine(self, recorder: Recorder, roll: Roll) -> bool:
         """Examine a tape if it shows something new, or is due; True if something was flagged."""
+        if not roll.ops:  # not taped
+            return False
         suspects = births(roll)
         fresh = [b for b in suspects if b.key not in self._known]
         flagged = bool(fresh) and self._worth(fresh)
@@ -131,7 +187,8 @@ class Session:
             return False
         self._known.update(b.key for b in suspects)
         try:
-            trace = examine(build_tape(recorder, roll), with_reference=True, ledger=self._ledger)
+            tape = build_tape(recorder, roll)
+            trace = examine(tape, with_reference=True, ledger=self._ledger)
         except ReplayError as error:
             recorder.caution(error.slug, f"step {roll.step}: {error.message}")
             return False
@@ -139,6 +196,7 @@ class Session:
         if info is not None and info.step == roll.step:
             trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
         self._traces.append(trace)
+        self._shelf.offer(tape, trace)
         return flagged
 
     def _due(self, recorder: Recorder, roll: Roll) -> bool:
@@ -164,12 +222,27 @@ class Session:
         self._flagged += 1
         return True
 
-    def _tell(self) -> None:
+    def _hurt(self, recorder: Recorder) -> bool:
+        """Tell whether non-finite gradients reached an update in a step that was not taped."""
+        last = recorder.survey.last
+        trouble = self._trouble(last.step)
+        hurt = [path for path, role in last.nonfinite if role.endswith(".grad")]
+        if not hurt or ("", "found_inf") in trouble or not recorder.steps.attempted:
+            return False
+        recorder.caution(
+            "trouble-not-taped",
+            f"step {last.step}, which was not taped: the gradients of {len(hurt)} parameters were "
+            f"inf or NaN when the optimizer took them, the first in {hurt[0] or 'the root'!r}; "
+            "tape more steps (every=, schedule=), or run the script under `fp16doctor scan`",
+        )
+        return True
+
+    def _tell(self, *, whatever_it_holds: bool = False) -> None:
         """Hand over the diagnosis as soon as it holds an error."""
         if self._told or self._on_first_error is None:
             return
         so_far = self._diagnosis(Outcome(OutcomeKind.FINISHED), final=False)
-        if any(f.severity is Severity.ERROR for f in so_far.findings):
+        if whatever_it_holds or any(f.severity is Severity.ERROR for f in so_far.findings):
             self._told = True
             self._on_first_error(so_far)
 
@@ -188,12 +261,14 @@ class Session:
         recording = Recording(
             run=self._run_info(outcome),
             steps=tuple(self._recorder.book.steps),
+            ranges=self._recorder.survey.ranges(),
             warnings=self._warnings(),
             usage=self._usage(),
         )
         seen = Observations(recording, tuple(self._traces), final, updates=self._ledger.found())
         findings, checks = diagnose(seen)
-        prescriptions, recommendation = plan(findings, seen)
+        bench = self._bench() if final else None
+        prescriptions, recommendation = plan(findings, bench, seen.updates)
         return Diagnosis(
             run=recording.run,
             formats=tuple(_limits(name) for name in _FORMATS),
@@ -203,8 +278,14 @@ class Session:
             prescriptions=prescriptions,
             recommendation=recommendation,
             replay=self._replay_summary(),
+            ranges=recording.ranges,
             warnings=recording.warnings,
         )
+
+    def _bench(self) -> Bench | None:
+        """Return the kept steps, ready for trials; None where none was kept."""
+        tapes = self._shelf.tapes()
+        return Bench(tapes, self._options.budget_s) if tapes else None
 
     def _warnings(self) -> tuple[Caution, ...]:
         found = list(self._recorder.cautions.values())

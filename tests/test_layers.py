@@ -22,7 +22,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "schema": ("errors", ""),
     "formats": ("errors", ""),
     "simulate": ("schema formats errors", "torch"),
-    "record": ("schema formats simulate errors", "torch safetensors"),
+    "record": ("schema formats simulate errors", "torch numpy safetensors"),
     "replay": ("schema formats simulate errors", "torch"),
     "diagnose": ("schema formats errors", "numpy"),
     "apply": ("schema formats errors", "torch"),

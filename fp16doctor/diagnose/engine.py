@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fp16doctor.diagnose.folding import fold_collapse, merge_repeats, rank
+from fp16doctor.diagnose.folding import fold_collapse, fold_explained, merge_repeats, rank
 from fp16doctor.diagnose.rule import Observations, Rule, all_rules
 from fp16doctor.schema.finding import CheckOutcome, Finding, OutcomeOfCheck
 
@@ -23,11 +23,14 @@ def diagnose(
     """
     found: list[Finding] = []
     outcomes: list[CheckOutcome] = []
-    for rule in all_rules() if rules is None else rules:
+    asked = tuple(all_rules() if rules is None else rules)
+    for rule in asked:
         findings, outcome = _run(rule, seen)
         found.extend(findings)
         outcomes.append(outcome)
-    folded = fold_collapse(seen, rank(merge_repeats(found)))
+    explains = {rule.code: rule.explains for rule in asked if rule.explains}
+    folded = fold_explained(rank(merge_repeats(found)), explains)
+    folded = fold_collapse(seen, rank(folded))
     return rank(folded), tuple(outcomes)
 
 

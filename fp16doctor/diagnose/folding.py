@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.schema.finding import Fault, Finding, Severity
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, Phase
 
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _COLLAPSE = "FD401"
+_BEFORE_BACKWARD = frozenset({Phase.FORWARD, Phase.LOSS})
 _SKIPPED_SINKS = frozenset({"loss", "gradients"})
 
 
@@ -71,6 +72,50 @@ def _merged(group: list[Finding]) -> Finding:
 
 def _site_key(site: OpSite) -> tuple[int, int, str]:
     return site.step, site.index, site.module_path or ""
+
+
+def fold_explained(
+    findings: tuple[Finding, ...], explains: Mapping[str, tuple[str, ...]]
+) -> tuple[Finding, ...]:
+    """A misuse and what its rule declares it to be the cause of: one finding, the misuse.
+
+    It takes the severity of its gravest consequence: alone, a missing loss scale harms nothing.
+    """
+    kept = list(findings)
+    for misuse in findings:
+        patterns = explains.get(misuse.code, ())
+        heirs = [f for f in kept if f is not misuse and _follows(misuse, f, patterns)]
+        if not heirs or misuse not in kept:
+            continue
+        kept[kept.index(misuse)] = _with_heirs(misuse, heirs)
+        kept = [f for f in kept if f not in heirs]
+    return tuple(kept)
+
+
+def _follows(misuse: Finding, later: Finding, patterns: tuple[str, ...]) -> bool:
+    """Whether ``later`` is of a declared kind and did not happen before the misuse."""
+    if not later.code.startswith(patterns or ("-",)) or misuse.site is None:
+        return False
+    if later.site is None:
+        return True
+    # What forward and loss do in the step of the misuse, they did before it.
+    same_step = later.site.step == misuse.site.step and later.site.phase not in _BEFORE_BACKWARD
+    return same_step or later.site.step > misuse.site.step
+
+
+def _with_heirs(misuse: Finding, heirs: list[Finding]) -> Finding:
+    first = heirs[0]
+    reaches = (name for f in (misuse, *heirs) for name in f.reaches)
+    codes = (*misuse.subsumes, *(code for f in heirs for code in (f.code, *f.subsumes)))
+    return dataclasses.replace(
+        misuse,
+        severity=min((f.severity for f in (misuse, *heirs)), key=_ORDER.__getitem__),
+        cause=f"{misuse.cause} As a consequence {first.what}.",
+        evidence=(*misuse.evidence, *first.evidence),
+        consequences=misuse.consequences + sum(1 + f.consequences for f in heirs),
+        reaches=tuple(dict.fromkeys(reaches)),
+        subsumes=tuple(dict.fromkeys(codes)),
+    )
 
 
 def fold_collapse(seen: Observations, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:

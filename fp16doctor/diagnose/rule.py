@@ -76,6 +76,7 @@ class Rule:
     needs: tuple[str, ...]  # keys of the table above
     page: str  # docstring of the rule's module, shown by ``fp16doctor explain``
     check: Check
+    explains: tuple[str, ...] = ()  # codes, or beginnings of codes, of findings it is the cause of
 
     @property
     def summary(self) -> str:
@@ -91,7 +92,9 @@ class Rule:
 _registry: dict[str, Rule] = {}
 
 
-def rule(*, code: str, name: str, needs: tuple[str, ...]) -> Callable[[Check], Check]:
+def rule(
+    *, code: str, name: str, needs: tuple[str, ...], explains: tuple[str, ...] = ()
+) -> Callable[[Check], Check]:
     """Register a generator function as the rule ``code``.
 
     Raises:
@@ -102,7 +105,7 @@ def rule(*, code: str, name: str, needs: tuple[str, ...]) -> Callable[[Check], C
     def register(check: Check) -> Check:
         _refuse_misfits(code, name, needs, check.__module__)
         page = sys.modules[check.__module__].__doc__ or ""
-        _registry[code] = Rule(code, name, needs, page, check)
+        _registry[code] = Rule(code, name, needs, page, check, explains)
         return check
 
     return register

@@ -5,10 +5,16 @@ Cheap and by storage; the replay judges exactly. Must not know what a birth mean
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from fp16doctor.record.roll import RawOp, Roll
+import torch
+
+from fp16doctor.record.roll import LeafStorage, RawOp, RawRef, Roll
+from fp16doctor.record.screen import FINITE, code_of, screen
+from fp16doctor.record.split import writes_of
 from fp16doctor.schema.location import Phase
 
 
@@ -22,12 +28,88 @@ class Birth:
 
 
 def births(roll: Roll) -> list[Birth]:
-    """Return the ops whose outputs are worse than everything they read, in tape order."""
+    """Return the ops whose outputs are worse than everything they read, in tape order.
+
+    An infinite constant in the call (a mask of −inf) counts as read.
+    """
     if not roll.n_flagged:
         return []
-    return [
-        Birth(i, _key(op), op.where[3]) for i, op in enumerate(roll.ops) if op.code > op.reads_bad
-    ]
+    seen = _Seen(roll)
+    found = []
+    for index, op in enumerate(roll.ops):
+        if op.code and op.code > seen.worst_read(op):
+            found.append(Birth(index, _key(op), op.where[3]))
+        seen.note(op)
+    return found
+
+
+class _Seen:
+    """What is known of the storages while going along the tape."""
+
+    def __init__(self, roll: Roll) -> None:
+        self._roll = roll
+        self._bad: dict[int, tuple[int, int]] = {}  # storage -> (code, bytes of the sick view)
+        self._leaves: dict[int, int] = {}  # leaf -> what it held at its first use
+
+    def worst_read(self, op: RawOp) -> int:
+        """Return the worst code among the arguments."""
+        return max(map(self._code, _flat([*op.args, *op.kwargs.values()])), default=FINITE)
+
+    def note(self, op: RawOp) -> None:
+        """Take over what the screen saw in an op's results."""
+        sick = {number: (code, size) for number, code, size in op.sick or ()}
+        for number in writes_of(op):
+            if number in sick:
+                self._bad[number] = max(self._bad.get(number, sick[number]), sick[number])
+                continue
+            size = _size_written(op, number)
+            if number in self._bad and size >= self._bad[number][1]:
+                del self._bad[number]
+            if number in self._roll.leaves and size >= self._roll.leaves[number].storage.nbytes():
+                self._leaves[number] = FINITE
+
+    def _code(self, value: Any) -> int:
+        if isinstance(value, float):
+            return code_of(value, value)
+        if type(value) is not tuple:
+            return FINITE
+        number = value[0]
+        code, _ = self._bad.get(number, (FINITE, 0))
+        return max(code, self._leaf(number, value))
+
+    def _leaf(self, number: int, ref: RawRef) -> int:
+        """Look at a leaf the first time it matters."""
+        code = self._leaves.get(number)
+        if code is None:
+            leaf = self._roll.leaves.get(number)
+            code = FINITE if leaf is None else _screen_leaf(leaf, ref)
+            self._leaves[number] = code
+        return code
+
+
+def _screen_leaf(leaf: LeafStorage, ref: RawRef) -> int:
+    if leaf.storage.device.type == "meta":
+        return FINITE
+    _, dtype, shape, stride, offset = ref
+    view = torch.empty(0, dtype=dtype, device=leaf.storage.device)
+    return screen(view.set_(leaf.bytes, offset, shape, stride))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """Yield references and primitives of a nest of lists."""
+    if type(value) is list:
+        for v in value:
+            yield from _flat(v)
+    else:
+        yield value
+
+
+def _size_written(op: RawOp, number: int) -> int:
+    """Return the bytes of the largest view of a storage that an op made or wrote."""
+    nests = (op.outputs, op.args) if number in op.written else (op.outputs,)
+    refs = (r for nest in nests for r in _flat(nest))
+    sizes = [math.prod(r[2]) * r[1].itemsize for r in refs if type(r) is tuple and r[0] == number]
+    return max(sizes, default=0)
 
 
 def _key(op: RawOp) -> Hashable:

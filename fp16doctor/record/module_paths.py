@@ -6,16 +6,22 @@ Must not know ops or steps beyond calling back on the first module of a call.
 
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+
+_CALL = nn.Module._call_impl.__code__
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +33,38 @@ class ModuleEntry:
     is_loss: bool  # its root holds nothing to train and is called after the model
 
 
+@dataclass(slots=True)
+class _Known:
+    """A module whose name is known."""
+
+    ref: weakref.ref[nn.Module]
+    path: str
+    root: weakref.ref[nn.Module]
+    entries: dict[bool, ModuleEntry] = field(default_factory=dict)  # by is_loss
+
+
 class ModulePaths:
     """The stack of running modules and the names of everything below the roots seen."""
 
-    def __init__(self, on_root: Callable[[nn.Module], None]) -> None:
+    def __init__(
+        self,
+        on_root: Callable[[nn.Module], None],
+        on_output: Callable[[ModuleEntry, nn.Module, Any], None] | None = None,
+    ) -> None:
         self.stack: list[ModuleEntry] = []
-        self._on_root = on_root
-        self._roots: list[weakref.ref[nn.Module]] = []
-        self._names: dict[int, tuple[weakref.ref[nn.Module], str, int]] = {}
+        self._running: list[nn.Module] = []
+        self._on_root, self._on_output = on_root, on_output
+        self._pinned: set[int] = set()  # roots that the script has named itself
+        self._roots: dict[int, weakref.ref[nn.Module]] = {}
+        self._names: dict[int, _Known] = {}
         self._handles: list[Any] = []
+        self._thread = 0
+        self._searched = False  # all roots were named again in this call of a root
         self.loss_allowed = False  # set once the model was called in this step
 
     def attach(self) -> None:
-        """Register the two global hooks."""
+        """Register the two global hooks; only the calling thread is watched."""
+        self._thread = threading.get_ident()
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -49,62 +74,36 @@ class ModulePaths:
         """Remove them; nothing is left behind."""
         for handle in self._handles:
             handle.remove()
-        self._handles, self.stack = [], []
+        self._handles = []
+        self.unwind()
+
+    def unwind(self) -> None:
+        """No module is running: forget calls that an exception cut short."""
+        self.stack.clear()
+        self._running.clear()
+
+    def unwind_if_idle(self) -> None:
+        """Forget calls that a Ctrl-C cut short, which no hook tells."""
+        frame = sys._getframe(1) if self.stack else None
+        while frame is not None:
+            if frame.f_code is _CALL:
+                return
+            frame = frame.f_back
+        self.unwind()
+
+    def adopt(self, root: nn.Module) -> None:
+        """Name a root and everything below it; a wrapper called later does not rename them."""
+        self._pinned.add(id(root))
+        self._adopt(root)
+
+    def path_of(self, module: nn.Module, otherwise: str) -> str:
+        """Return the name under which a module's calls are recorded."""
+        known = self._known(module)
+        return otherwise if known is None else known.path
 
     def roots(self) -> list[nn.Module]:
         """Return the root modules that are still alive, in order of their first call."""
-        return [m for r in self._roots if (m := r()) is not None]
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        if not self.stack:
-            self._on_root(module)
-        self.stack.append(self._entry(module))
-
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self.stack:
-            self.stack.pop()
-
-    def _entry(self, module: nn.Module) -> ModuleEntry:
-        is_root = not self.stack
-        path, root = self._find(module)
-        if path is None:
-            path, root = (self._adopt(module), module) if is_root else (self._unnamed(module), None)
-        loss = self._is_loss(root or module) if is_root else self.stack[-1].is_loss
-        return ModuleEntry(path, type(module).__name__, loss)
-
-    def _find(self, module: nn.Module) -> tuple[str | None, nn.Module | None]:
-        known = self._names.get(id(module))
-        if known is not None and known[0]() is module:
-            return known[1], self._roots[known[2]]()
-        if self.stack and self.roots():  # a module added after its root was first called
-            for number, ref in enumerate(self._roots):
-                if (root := ref()) is not None:
-                    self._learn(root, number)
-            known = self._names.get(id(module))
-            if known is not None and known[0]() is module:
-                return known[1], self._roots[known[2]]()
-        return None, None
-
-    def _adopt(self, module: nn.Module) -> str:
-        self._roots.append(weakref.ref(module))
-        self._learn(module, len(self._roots) - 1)
-        return ""
-
-    def _learn(self, root: nn.Module, number: int) -> None:
-        for name, module in root.named_modules():
-            known = self._names.get(id(module))
-            if known is None or known[0]() is not module or module is not root:
-                self._names[id(module)] = (weakref.ref(module), name, number)
-
-    def _unnamed(self, module: nn.Module) -> str:
-        parent = self.stack[-1].path if self.stack else ""
-        name = type(module).__name__
-        entry = f"{parent}.{name}" if parent else name
-        self._names[id(module)] = (weakref.ref(module), entry, max(len(self._roots) - 1, 0))
-        return entry
-
-    def _is_loss(self, root: nn.Module) -> bool:
-        return self.loss_allowed and not any(p.requires_grad for p in root.parameters())
+        return [m for r in list(self._roots.values()) if (m := r()) is not None]
 
     def named_tensors(self) -> dict[int, tuple[str, bool, bool]]:
         """Return storage address -> (FQN, trains, is a buffer) of all roots' tensors."""
@@ -115,6 +114,122 @@ class ModulePaths:
             for name, b in root.named_buffers():
                 _note(table, name, b, False, buffer=True)
         return table
+
+    # -- hooks -----------------------------------------------------------------------------------
+
+    def _mine(self) -> bool:
+        """On a GPU backward, and with it a checkpoint's forward, runs in the engine's thread."""
+        if threading.get_ident() == self._thread:
+            return True
+        return _graph_task() != -1 and torch.cuda.is_initialized()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if not self._mine():
+            return
+        if not self.stack:
+            self._searched = False
+            self._on_root(module)
+        self.stack.append(self._entry(module))
+        self._running.append(module)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        running = self._running
+        if not running or not self._mine():
+            return
+        if running[-1] is not module:  # calls that were cut short by an exception lie above
+            if not any(m is module for m in running):
+                return
+            while running[-1] is not module:
+                running.pop()
+                self.stack.pop()
+        running.pop()
+        entry = self.stack.pop()
+        if self._on_output is not None:
+            self._on_output(entry, module, output)
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def _entry(self, module: nn.Module) -> ModuleEntry:
+        known = self._find(module)
+        loss = self.stack[-1].is_loss if self.stack else self._is_loss(known.root() or module)
+        entry = known.entries.get(loss)
+        if entry is None:
+            entry = known.entries[loss] = ModuleEntry(known.path, type(module).__name__, loss)
+        return entry
+
+    def _known(self, module: nn.Module) -> _Known | None:
+        known = self._names.get(id(module))
+        return known if known is not None and known.ref() is module else None
+
+    def _find(self, module: nn.Module) -> _Known:
+        known = self._known(module)
+        if known is not None:
+            return known
+        if not self.stack:
+            return self._adopt(module)
+        return self._as_child(module) or self._search(module) or self._unnamed(module)
+
+    def _adopt(self, root: nn.Module) -> _Known:
+        """Take a module that was called from outside all modules for a root."""
+        number = id(root)
+
+        def forget(_: object) -> None:
+            self._roots.pop(number, None)
+            self._pinned.discard(number)
+
+        self._roots[number] = ref = weakref.ref(root, forget)
+        self._learn(root, ref)
+        return self._names[number]
+
+    def _learn(self, root: nn.Module, ref: weakref.ref[nn.Module]) -> None:
+        for name, module in root.named_modules():
+            self._name(module, name, ref)
+
+    def _name(self, module: nn.Module, path: str, root: weakref.ref[nn.Module]) -> _Known:
+        number, known = id(module), self._known(module)
+        if known is not None and (path in (known.path, "") or self._is_pinned(known)):
+            return known  # a longer name says more, but the script's own choice holds
+        ref = weakref.ref(module, lambda _: self._names.pop(number, None))
+        known = self._names[number] = _Known(ref, path, root)
+        return known
+
+    def _is_pinned(self, known: _Known) -> bool:
+        root = known.root()
+        return root is not None and id(root) in self._pinned
+
+    def _as_child(self, module: nn.Module) -> _Known | None:
+        """Name a module that was added after its root was first called."""
+        parent = self._running[-1]
+        for name, child in parent.named_children():
+            if child is module:
+                above = self._known(parent)
+                return above and self._name(module, _join(above.path, name), above.root)
+        return None
+
+    def _search(self, module: nn.Module) -> _Known | None:
+        """Look through all roots again, once in a call of a root."""
+        if self._searched:
+            return None
+        self._searched = True
+        for root in self.roots():
+            self._learn(root, self._roots[id(root)])
+        return self._known(module)
+
+    def _unnamed(self, module: nn.Module) -> _Known:
+        """Name a module that is part of no other, made on the fly: by its class."""
+        path = _join(self.stack[-1].path, type(module).__name__)
+        return _Known(weakref.ref(module), path, weakref.ref(module))
+
+    def _is_loss(self, root: nn.Module) -> bool:
+        return (
+            self.loss_allowed
+            and torch.is_grad_enabled()  # a teacher that is asked late is no loss
+            and not any(p.requires_grad for p in root.parameters())
+        )
+
+
+def _join(parent: str, name: str) -> str:
+    return f"{parent}.{name}" if parent else name
 
 
 def _note(

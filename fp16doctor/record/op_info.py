@@ -10,83 +10,89 @@ from typing import Any
 
 import torch
 
-_UNINITIALISED = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided",
-                  "empty_permuted", "resize_")  # fmt: skip
+_UNINITIALISED = frozenset((
+    "empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted",
+    "resize_",
+))  # fmt: skip
 # In-place ops that do not read what they overwrite.
-_OVERWRITES = frozenset(
-    [
-        "copy_",
-        "fill_",
-        "zero_",
-        "normal_",
-        "uniform_",
-        "bernoulli_",
-        "random_",
-        "exponential_",
-        "cauchy_",
-        "geometric_",
-        "log_normal_",
-        "_foreach_zero_",
-        "_foreach_copy_",
-    ]
-)
+_OVERWRITES = frozenset((
+    "copy_", "fill_", "zero_", "_foreach_zero_", "_foreach_copy_", "normal_", "uniform_",
+    "bernoulli_", "random_", "exponential_", "cauchy_", "geometric_", "log_normal_",
+))  # fmt: skip
 # Running statistics these overloads update although their schemas do not say so.
 _UNDECLARED_WRITES = {
     "aten.native_batch_norm.default": (3, 4),
     "aten.cudnn_batch_norm.default": (3, 4),
     "aten.miopen_batch_norm.default": (3, 4),
+    "aten.batch_norm_update_stats.default": (1, 2),
+    "aten.batch_norm_gather_stats.default": (3, 4),
+    "aten.batch_norm_gather_stats_with_counts.default": (3, 4),
 }
 _UNRECORDED_NAMESPACES = ("profiler", "prim")
+# Collectives: asynchronous, they need every rank, and their handles must not outlive the group.
+_COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
+
+LOSS_SEED = "aten.ones_like.default"  # how autograd seeds the gradient of a loss
+SCALE_UPDATE = "aten._amp_update_scale_.default"  # GradScaler's verdict on a step
 
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
     """Facts of one overload."""
 
+    func: Any  # the overload; held so that its id stays its own
     name: str  # "aten.mm.default"
-    skip: bool  # carries script objects or does nothing: passed through unrecorded
-    alias: bool  # every output is a view of an input, nothing is written
-    random: bool  # draws from a generator (or may)
-    uninitialised: bool  # output values are whatever was in memory
-    written_args: tuple[int, ...]  # positions of arguments written in place
-    written_kwargs: tuple[str, ...]  # names of keyword arguments written in place
-    screened: bool  # outputs are looked at for inf and NaN
+    skip: bool = False  # carries script objects or does nothing: passed through unrecorded
+    alias: bool = False  # every output is a view of an input, nothing is written
+    random: bool = False  # draws from a generator (or may)
+    uninitialised: bool = False  # output values are whatever was in memory
+    written_args: tuple[int, ...] = ()  # positions of arguments written in place
+    written_kwargs: tuple[str, ...] = ()  # names of keyword arguments written in place
     overwrites: bool = False  # what it writes in place it does not read
-    higher_order: bool = False  # torch.cond, flex_attention: recorded, not replayed
+    opaque: bool = False  # recorded, never replayed: higher-order ops, collectives
+    noted: bool = False  # tells of losses or loss scales
+
+    @property
+    def writes(self) -> bool:
+        """It writes to an argument."""
+        return bool(self.written_args or self.written_kwargs)
 
 
-_KNOWN: dict[Any, OpInfo] = {}
+# By id: an overload computes its hash in Python, every time.
+_KNOWN: dict[int, OpInfo] = {}
 
 
 def op_info(func: Any) -> OpInfo:
     """Return the facts of an ``OpOverload`` (or higher-order operator), computed once."""
-    info = _KNOWN.get(func)
+    info = _KNOWN.get(id(func))
     if info is None:
-        info = _KNOWN[func] = _read(func)
+        info = _KNOWN[id(func)] = _read(func)
     return info
 
 
 def _read(func: Any) -> OpInfo:
     schema = getattr(func, "_schema", None)
-    if schema is None:  # a higher-order operator
-        return OpInfo(str(func), False, False, False, False, (), (), True, higher_order=True)
+    if schema is None:  # a higher-order operator: torch.cond, flex_attention
+        return OpInfo(func, str(func), opaque=True)
     namespace, _, rest = schema.name.partition("::")
     name = f"{namespace}.{rest}.{schema.overload_name or 'default'}"
+    opaque = namespace in _COLLECTIVES
     positional = [a for a in schema.arguments if not a.kwarg_only]
-    written = tuple(i for i, a in enumerate(positional) if _is_write(a))
+    written = tuple(i for i, a in enumerate(positional) if _is_write(a) or opaque)
     written += _UNDECLARED_WRITES.get(name, ())
     by_name = tuple(a.name for a in schema.arguments if a.kwarg_only and _is_write(a))
-    uninitialised = rest in _UNINITIALISED
     return OpInfo(
+        func,
         name=name,
         skip=namespace in _UNRECORDED_NAMESPACES,
         alias=_is_alias(schema) and not written and not by_name,
         random=torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()),
-        uninitialised=uninitialised,
+        uninitialised=rest in _UNINITIALISED,
         written_args=written,
         written_kwargs=by_name,
-        screened=not uninitialised,
         overwrites=rest in _OVERWRITES or "out" in schema.overload_name,
+        opaque=opaque,
+        noted=name in (LOSS_SEED, SCALE_UPDATE),
     )
 
 

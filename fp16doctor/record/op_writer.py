@@ -11,105 +11,110 @@ import torch
 from torch import Tensor
 
 from fp16doctor.record.op_info import OpInfo
-from fp16doctor.record.roll import RawOp, Roll
+from fp16doctor.record.roll import RawOp, Roll, numbers
 from fp16doctor.record.whereabouts import Where
 
-Pairs = list[tuple[Tensor, Any]]
-
-
-def written_tensors(info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Return the tensors that a call writes in place."""
-    if not info.written_args and not info.written_kwargs:
-        return []
-    values = [args[i] for i in info.written_args if i < len(args)]
-    values += [kwargs[k] for k in info.written_kwargs if k in kwargs]
-    flat: list[Any] = []
-    for v in values:
-        flat.extend(v if isinstance(v, (list, tuple)) else [v])
-    return [t for t in flat if isinstance(t, Tensor)]
+# Kept as they are; anything else that is no tensor may not outlive the call.
+_PRIMITIVES: tuple[type, ...] = (
+    *(int, float, complex, str, torch.SymInt, torch.SymFloat, torch.SymBool),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme),
+    torch.Generator,
+)
 
 
 def begin(
-    roll: Roll,
-    func: Any,
-    info: OpInfo,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    where: Where,
-    written: list[Tensor],
+    roll: Roll, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], where: Where
 ) -> RawOp:
     """Return the record of a call that is about to run."""
     roll.held = False
-    if info.overwrites:
-        for tensor in written:
+    if info.overwrites and roll.unseen:
+        for tensor in _tensors(_written(info, args, kwargs)):
             roll.overwritten(tensor)
-    refs = [encode(roll, a) for a in args]
-    named = {k: encode(roll, v) for k, v in kwargs.items()} if kwargs else {}
-    op = RawOp(func, info, refs, named, None, where, None, None, ())
-    if roll.bad:
-        op.reads_bad = _worst_read(roll, refs)
+    refs = [roll.read(a) if isinstance(a, Tensor) else _encode(roll, a) for a in args]
+    named = {k: _encode(roll, v) for k, v in kwargs.items()} if kwargs else kwargs
+    op = RawOp(info, refs, named, where)
+    if info.writes:
+        op.written = tuple(dict.fromkeys(numbers(_written(info, refs, named))))
     if info.random:
         op.rng, op.generator_key = _random_state(args, kwargs)
     return op
 
 
-def finish(roll: Roll, op: RawOp, args: Any, kwargs: dict[str, Any], out: Any) -> Pairs:
-    """Complete and append the record of a call that ran; return its floating outputs."""
-    info = op.info
-    pairs: Pairs = []
-    op.outputs = _encode_outputs(roll, out, info.uninitialised, pairs)
+def finish(
+    roll: Roll, op: RawOp, args: Any, kwargs: dict[str, Any], out: Any
+) -> torch.dtype | None:
+    """Complete and append the record of a call that ran; look for inf and NaN in its results.
+
+    Returns the format of its first result, None where that is no tensor.
+    """
+    info, first = op.info, out
+    if isinstance(out, Tensor):  # nearly always
+        op.outputs = ref = roll.made(out)
+        if not info.uninitialised:
+            roll.screen(op, out, ref)
+    elif isinstance(out, (list, tuple)):
+        op.outputs = [_output(roll, op, v) for v in out]
+        first = out[0] if out else None
+    else:
+        op.outputs = out
+    if info.uninitialised:
+        _mark_unseen(roll, op, out)
     if op.written:
-        roll.written(op.written)
-    if roll.held or info.higher_order:
+        if roll.unseen:
+            roll.unseen.difference_update(op.written)
+        if out is None:
+            _screen_written(roll, op, args, kwargs)
+    if roll.held or info.opaque:
         roll.unknown(op)
-    if op.written and (out is None or not pairs):
-        for a in (*args, *kwargs.values()):
-            _collect_written(roll, a, op.written, pairs)
-    if info.screened and pairs:
-        roll.screen(op, pairs)
     roll.ops.append(op)
-    return pairs
+    return first.dtype if isinstance(first, Tensor) else None
 
 
-def encode(roll: Roll, value: Any) -> Any:
+def _encode(roll: Roll, value: Any) -> Any:
     """Return ``value`` with its tensors replaced by references."""
+    if value is None or isinstance(value, _PRIMITIVES):
+        return value
     if isinstance(value, Tensor):
         return roll.read(value)
     if isinstance(value, (list, tuple)):
-        return [encode(roll, v) for v in value]
-    return value
+        return [_encode(roll, v) for v in value]
+    return roll.hold(value)
 
 
-def _encode_outputs(roll: Roll, value: Any, uninitialised: bool, pairs: Pairs) -> Any:
+def _output(roll: Roll, op: RawOp, value: Any) -> Any:
     if isinstance(value, Tensor):
-        ref = roll.made(value, uninitialised=uninitialised)
-        if value.dtype.is_floating_point or value.dtype.is_complex:
-            pairs.append((value, ref))
+        ref = roll.made(value)
+        if not op.info.uninitialised:
+            roll.screen(op, value, ref)
         return ref
     if isinstance(value, (list, tuple)):
-        return [_encode_outputs(roll, v, uninitialised, pairs) for v in value]
-    return value
+        return [_output(roll, op, v) for v in value]
+    return value if value is None or isinstance(value, _PRIMITIVES) else roll.hold(value)
 
 
-def _collect_written(roll: Roll, value: Any, written: tuple[int, ...], pairs: Pairs) -> None:
+def _mark_unseen(roll: Roll, op: RawOp, out: Any) -> None:
+    """What was just allocated holds whatever was in memory, until something writes to it."""
+    if isinstance(out, Tensor) and out.numel() and type(op.outputs) is tuple:
+        roll.unseen.add(op.outputs[0])
+
+
+def _written(info: OpInfo, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    values = [args[i] for i in info.written_args if i < len(args)]
+    if info.written_kwargs:
+        values += [kwargs[k] for k in info.written_kwargs if k in kwargs]
+    return values
+
+
+def _tensors(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
-        ref = roll.read(value)
-        if type(ref) is tuple and ref[0] in written and value.dtype.is_floating_point:
-            pairs.append((value, ref))
-    elif isinstance(value, (list, tuple)):
-        for v in value:
-            _collect_written(roll, v, written, pairs)
+        return [value]
+    return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []
 
 
-def _worst_read(roll: Roll, refs: list[Any]) -> int:
-    bad, worst, stack = roll.bad, 0, list(refs)
-    while stack:
-        ref = stack.pop()
-        if type(ref) is tuple:
-            worst = max(worst, bad.get(ref[0], 0))
-        elif type(ref) is list:
-            stack.extend(ref)
-    return worst
+def _screen_written(roll: Roll, op: RawOp, args: Any, kwargs: dict[str, Any]) -> None:
+    """Look at what an op wrote in place without returning it: foreach and fused ops."""
+    for tensor in _tensors(_written(op.info, args, kwargs)):
+        roll.screen(op, tensor, roll.made(tensor))
 
 
 def _random_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str | None]:

@@ -13,11 +13,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 class Quiet:
-    """No modes, no grad, no autocast, nothing recorded."""
+    """No modes, no grad, no inference mode, no autocast, nothing recorded."""
 
     def __init__(self, pause: Callable[[int], None]) -> None:
         self._pause = pause
-        self._contexts = (_disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast())
+        self._contexts = (
+            torch._C.DisableTorchFunction(),
+            _disable_current_modes(),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch._C._DisableAutocast(),
+        )
 
     def __enter__(self) -> None:
         self._pause(1)

@@ -15,44 +15,68 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from fp16doctor.record.op_info import OpInfo
-from fp16doctor.record.screen import (
-    FINITE,
-    HAS_INF,
-    HAS_NAN,
-    exact,
-    flag_on_device,
-    screen_cpu,
-)
+from fp16doctor.record.read_back import read_back
+from fp16doctor.record.screen import FINITE, ON_CPU, code_of, extremes
 
-_IDS = itertools.count(1)  # storage ids are never used twice, so records can move between tapes
+_next_id = itertools.count(1).__next__  # ids are never used twice: records move between tapes
+_free = torch.UntypedStorage._free_weak_ref
+NO_STORAGE = (NotImplementedError, RuntimeError, ValueError)
 
-RawRef = tuple[int, torch.dtype, torch.Size, tuple[int, ...], Any]  # offset: int (or SymInt)
+# Plain tuples of plain things: the garbage collector stops looking at them after a while.
+RawRef = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...], Any]  # offset: int, SymInt
+
+
+class WeakStorage(int):
+    """The address of a storage, kept from being reused; its memory is not kept.
+
+    An ``int``, because the garbage collector need not look at those.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, storage: Any) -> WeakStorage:
+        """Take a weak reference, given back with the object."""
+        return int.__new__(cls, storage._weak_ref())
+
+    def __del__(self) -> None:
+        _free(int(self))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    @property
+    def cdata(self) -> int:
+        """The address."""
+        return int(self)
+
+    def expired(self) -> bool:
+        """Tell whether the memory is gone."""
+        return bool(torch.UntypedStorage._expired(int(self)))
+
+    def storage(self) -> Any:
+        """Return the storage if it still exists, else None."""
+        return None if self.expired() else torch.UntypedStorage._new_with_weak_ptr(int(self))
 
 
 @dataclass(slots=True)
 class RawOp:
     """One call as recorded; tensors are plain tuples (storage id, dtype, shape, stride, offset)."""
 
-    func: Any
     info: OpInfo
     args: list[Any]
     kwargs: dict[str, Any]
-    outputs: Any
     where: Any  # site key, made by the recorder
-    rng: Any
-    generator_key: str | None
-    written: tuple[int, ...]
+    written: tuple[int, ...] = ()
+    outputs: Any = None
+    rng: Any = None
+    generator_key: str | None = None
     code: int = FINITE  # what the screen saw in the outputs
+    sick: list[tuple[int, int, int]] | None = None  # (storage, code, bytes of the view looked at)
     opaque: bool = False
-    reads_bad: int = FINITE  # what the screen had seen in the storages it read
 
 
 @dataclass(slots=True)
 class Held:
-    """A tensor without a plain storage (sparse, nested, wrapped): its op cannot be replayed."""
+    """Something that cannot be on a tape (a sparse tensor, a process group, a function)."""
 
     description: str
 
@@ -63,7 +87,16 @@ class LeafStorage:
 
     storage: Any  # torch.UntypedStorage, kept alive
     copy: Any = None  # its bytes before the first write
-    device: str = "cpu"
+
+    @property
+    def device(self) -> str:
+        """``cpu``, ``cuda:0``."""
+        return str(self.storage.device)
+
+    @property
+    def bytes(self) -> Any:
+        """The storage as it was at its first use."""
+        return self.storage if self.copy is None else self.copy
 
 
 @dataclass(slots=True)
@@ -74,17 +107,14 @@ class Roll:
     copy_cap: int  # bytes of copies made before writes, per step
     ops: list[RawOp] = field(default_factory=list)
     ids: dict[int, int] = field(default_factory=dict)  # StorageImpl address -> id
-    weak: dict[int, Any] = field(default_factory=dict)  # id -> StorageWeakRef
+    weak: dict[int, WeakStorage] = field(default_factory=dict)
     leaves: dict[int, LeafStorage] = field(default_factory=dict)
     unseen: set[int] = field(default_factory=set)  # ids whose values nothing taped has written
     snapshots: dict[tuple[int, int], Any] = field(default_factory=dict)
-    bad: dict[int, int] = field(default_factory=dict)  # id -> HAS_INF or HAS_NAN
-    lent: set[int] = field(default_factory=set)  # ops that also begin the next tape
     params: dict[int, Tensor] = field(default_factory=dict)  # leaves that train
-    pending: list[tuple[RawOp, Tensor]] = field(default_factory=list)  # device flags, unread
+    pending: list[tuple[RawOp, int, int, Tensor, Tensor]] = field(default_factory=list)
     held: bool = False  # a Held was made since this was last cleared
     copied: int = 0
-    over_cap: bool = False
     n_flagged: int = 0
 
     # -- references ------------------------------------------------------------------------------
@@ -93,156 +123,119 @@ class Roll:
         """Return the reference of an input; a storage seen for the first time is a leaf."""
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            return self._hold(tensor)
-        key = storage._cdata
-        number = self.ids.get(key)
+            ref = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+        except NO_STORAGE:
+            return self.hold(tensor)
+        number = self.ids.get(storage._cdata)
         if number is None:
-            number = self._add(key, storage)
-            self.leaves[number] = LeafStorage(storage, device=str(tensor.device))
+            number = self._add(storage)
+            self.leaves[number] = LeafStorage(storage)
             if tensor.requires_grad and tensor.is_leaf:
                 self.params[number] = tensor
-            self._screen_leaf(number, tensor)
-        elif number in self.unseen:
+        elif self.unseen and number in self.unseen:
             self._snapshot(number, storage)
-        return (number, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+        return (number, *ref)
 
-    def made(self, tensor: Tensor, *, uninitialised: bool) -> RawRef | Held:
+    def made(self, tensor: Tensor) -> RawRef | Held:
         """Return the reference of an output."""
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            return self._hold(tensor)
-        key = storage._cdata
-        number = self.ids.get(key)
-        if number is None:
-            number = self._add(key, storage)
-            if uninitialised and tensor.numel():
-                self.unseen.add(number)
-        return (number, tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+            ref = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+        except NO_STORAGE:
+            return self.hold(tensor)
+        return (self.ids.get(storage._cdata) or self._add(storage), *ref)
 
-    def _hold(self, tensor: Tensor) -> Held:
+    def hold(self, value: Any) -> Held:
+        """Return a stand-in for a value that cannot be on a tape."""
         self.held = True
-        return Held(f"{tensor.layout} tensor")
+        kind = value.layout if isinstance(value, Tensor) else type(value).__name__
+        return Held(str(kind))
 
     def touch(self, tensor: Tensor) -> None:
         """Note the storage of a tensor that is only viewed."""
         try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
+            address = tensor.untyped_storage()._cdata
+        except NO_STORAGE:
             return
-        if storage._cdata not in self.ids:
+        if address not in self.ids:
             self.read(tensor)
 
-    def _add(self, key: int, storage: Any) -> int:
-        number = self.ids[key] = next(_IDS)
-        self.weak[number] = StorageWeakRef(storage)
+    def _add(self, storage: Any) -> int:
+        number = self.ids[storage._cdata] = _next_id()
+        self.weak[number] = WeakStorage(storage)
         return number
-
-    def _screen_leaf(self, number: int, tensor: Tensor) -> None:
-        if tensor.is_cpu and tensor.is_floating_point() and not tensor.is_quantized:
-            code = screen_cpu(tensor)
-            if code:
-                self.bad[number] = code
 
     # -- values that must be kept ----------------------------------------------------------------
 
-    def protect(self, tensor: Tensor) -> bool:
+    def protect(self, number: int) -> bool:
         """Copy a leaf before its first write; False when the cap does not allow it."""
-        ref = self.made(tensor, uninitialised=False) if self._known(tensor) else self.read(tensor)
-        leaf = self.leaves.get(ref[0]) if type(ref) is tuple else None
+        leaf = self.leaves.get(number)
         if leaf is None or leaf.copy is not None:
             return True
-        size = leaf.storage.nbytes()
+        size = 0 if leaf.storage.device.type == "meta" else leaf.storage.nbytes()
         if self.copied + size > self.copy_cap:
-            self.over_cap = True
             return False
         self.copied += size
         leaf.copy = leaf.storage.clone()
         return True
 
-    def _known(self, tensor: Tensor) -> bool:
-        try:
-            return tensor.untyped_storage()._cdata in self.ids
-        except (NotImplementedError, RuntimeError):
-            return False
-
-    def numbers_of(self, tensors: list[Tensor]) -> tuple[int, ...]:
-        """Return the storage ids of tensors already referenced."""
-        refs = [self.made(t, uninitialised=False) for t in tensors]
-        return tuple(r[0] for r in refs if type(r) is tuple)
-
     def overwritten(self, tensor: Tensor) -> None:
         """An op is about to write a tensor without reading it."""
-        if self.unseen:
-            ref = self.made(tensor, uninitialised=False)
-            if type(ref) is tuple:
-                self.unseen.discard(ref[0])
+        try:
+            number = self.ids.get(tensor.untyped_storage()._cdata)
+        except NO_STORAGE:
+            return
+        if number is not None:
+            self.unseen.discard(number)
 
     def _snapshot(self, number: int, storage: Any) -> None:
         """Keep the value of a storage that something unseen has written, at its first read."""
         self.unseen.discard(number)
         self.snapshots[len(self.ops), number] = storage.clone()
 
-    def written(self, numbers: tuple[int, ...]) -> None:
-        """A taped op has written these storages."""
-        if self.unseen:
-            self.unseen.difference_update(numbers)
-
     def unknown(self, op: RawOp) -> None:
         """The op cannot be replayed: what it wrote is kept at its first read."""
         op.opaque = True
-        for number in (*op.written, *numbers(op.outputs)):
-            self.unseen.add(number)
+        self.unseen.update(op.written)
+        self.unseen.update(numbers(op.outputs))
 
     # -- screening -------------------------------------------------------------------------------
 
-    def screen(self, op: RawOp, tensors: list[tuple[Tensor, Any]]) -> None:
-        """Look for inf and NaN in what an op wrote; update what is known of its storages."""
-        worst = FINITE
-        for tensor, ref in tensors:
-            code = self._screen_one(op, tensor)
-            if type(ref) is tuple:
-                if code:
-                    self.bad[ref[0]] = max(code, self.bad.get(ref[0], FINITE))
-                elif self.bad and ref[0] in self.bad and _covers(tensor):
-                    del self.bad[ref[0]]
-            worst = max(worst, code)
-        if worst:
-            op.code = worst
-            self.n_flagged += 1
-
-    def _screen_one(self, op: RawOp, tensor: Tensor) -> int:
+    def screen(self, op: RawOp, tensor: Tensor, ref: Any) -> None:
+        """Look for inf and NaN in what an op wrote; on a device, without reading the answer."""
+        if type(ref) is not tuple:
+            tensor = screenable(tensor)
+            ref = (0,)
         if tensor.is_cpu:
-            return exact(tensor) if tensor.is_complex() else screen_cpu(tensor)
-        if tensor.device.type == "cuda" and not tensor.is_complex():
-            self.pending.append((op, flag_on_device(tensor)))
-        return FINITE
+            look = ON_CPU.get(tensor.dtype)
+            code = look(tensor) if look is not None else FINITE
+            if code:
+                self._flag(op, ref[0], code, _bytes_of(tensor))
+            return
+        found = extremes(tensor)
+        if found is not None:
+            self.pending.append((op, ref[0], _bytes_of(tensor), *found))
 
-    def read_flags(self, extra: list[Tensor]) -> list[float]:
+    def _flag(self, op: RawOp, number: int, code: int, size: int) -> None:
+        self.n_flagged += not op.code
+        op.code = max(op.code, code)
+        op.sick = [*(op.sick or ()), (number, code, size)]
+
+    def read_flags(self, extra: list[Tensor]) -> list[list[float]]:
         """Read the device flags of the step and ``extra`` numbers: one synchronisation a device."""
         pending, self.pending = self.pending, []
-        by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
-        wanted = [flag for _, flag in pending] + [t.reshape(()) for t in extra]
-        for place, tensor in enumerate(wanted):
-            by_device.setdefault(tensor.device, []).append((place, tensor.double()))
-        values = [0.0] * len(wanted)
-        for pairs in by_device.values():
-            numbers = torch.stack([t for _, t in pairs]).tolist()
-            for (place, _), number in zip(pairs, numbers, strict=True):
-                values[place] = number
-        for (op, _), total in zip(pending, values, strict=False):
-            if total - total != 0:
-                self.n_flagged += not op.code
-                op.code = max(op.code, HAS_NAN if total != total else HAS_INF)
-        return values[len(pending) :]
+        flags = [t for _, _, _, *pair in pending for t in pair]
+        values = read_back([*flags, *extra])
+        for place, (op, number, size, _, _) in enumerate(pending):
+            code = code_of(values[2 * place][0], values[2 * place + 1][0])
+            if code:
+                self._flag(op, number, code, size)
+        return values[len(flags) :]
 
     def alive(self, number: int) -> Any:
-        """Return the storage behind an id if the script still holds it, else None."""
+        """Return the storage behind an id if it still exists, else None."""
         weak = self.weak.get(number)
-        if weak is None or weak.expired():
-            return None
-        return torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
+        return None if weak is None else weak.storage()
 
 
 def numbers(value: Any) -> list[int]:
@@ -252,5 +245,12 @@ def numbers(value: Any) -> list[int]:
     return [n for v in value for n in numbers(v)] if type(value) is list else []
 
 
-def _covers(tensor: Tensor) -> bool:
-    return tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+def screenable(tensor: Tensor) -> Tensor:
+    """Return the stored values of a tensor without plain storage; an empty one where unknown."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    return torch.empty(0)
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

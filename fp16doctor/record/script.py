@@ -168,12 +168,13 @@ def _leave(
 def _ended(
     exception: BaseException | None, folder: str, watch_failure: Exception | None
 ) -> ScriptRun:
-    outcome = _outcome(exception, folder)
+    outcome = outcome_of(exception, folder)
     over = outcome.kind in (OutcomeKind.FINISHED, OutcomeKind.STOPPED)
     return ScriptRun(outcome, None if over else exception, watch_failure)
 
 
-def _outcome(exception: BaseException | None, folder: str) -> Outcome:
+def outcome_of(exception: BaseException | None, folder: str) -> Outcome:
+    """Return how a run ended that ended with ``exception``; ``folder`` is the script's."""
     if exception is None:
         return Outcome(OutcomeKind.FINISHED)
     kind, status = _kind(exception)

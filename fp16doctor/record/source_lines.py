@@ -24,6 +24,9 @@ INTERNAL, LIBRARY, USER = 0, 1, 2
 
 LineKey = tuple[CodeType, int]
 
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+_CHECKPOINT = os.path.join(_TORCH, "utils", "checkpoint.py")
+
 
 class SourceLines:
     """Finds and keeps source lines; ``root`` is the folder of the user's script."""
@@ -31,8 +34,8 @@ class SourceLines:
     def __init__(self, root: str, *, keep_text: bool = True) -> None:
         self._root = os.path.realpath(root) + os.sep
         self._keep_text = keep_text
-        self._kinds: dict[CodeType, int] = {}
-        self._lines: dict[LineKey, SourceLine] = {}
+        self._kinds: dict[str, int] = {}  # by file: hashing a code object is slow
+        self._lines: dict[tuple[int, int], tuple[CodeType, SourceLine]] = {}
         self._sites = tuple(os.path.realpath(p) + os.sep for p in _site_folders())
 
     def key(self, frame: FrameType | None) -> tuple[LineKey | None, LineKey | None]:
@@ -41,9 +44,9 @@ class SourceLines:
         source: LineKey | None = None
         while frame is not None:
             code = frame.f_code
-            kind = kinds.get(code)
+            kind = kinds.get(code.co_filename)
             if kind is None:
-                kind = kinds[code] = self._kind(code)
+                kind = self._learn(code.co_filename)
             if kind:
                 here = (code, frame.f_lineno)
                 if kind == USER:
@@ -53,14 +56,41 @@ class SourceLines:
             frame = frame.f_back
         return source, None
 
+    def within_backward(self, frame: FrameType | None) -> tuple[LineKey | None, bool]:
+        """Look between an op and the autograd engine that runs it.
+
+        Returns (innermost line outside torch, None where torch's own code runs the op; whether
+        a checkpoint is computing its forward again).
+        """
+        source: LineKey | None = None
+        while frame is not None and frame.f_code is not _ENGINE:
+            path = frame.f_code.co_filename
+            if path == _CHECKPOINT:
+                return source, True
+            kind = self._kinds.get(path)
+            if kind is None:
+                kind = self._learn(path)
+            if kind and source is None:
+                source = (frame.f_code, frame.f_lineno)
+            frame = frame.f_back
+        return source, False
+
+    def is_users(self, key: LineKey) -> bool:
+        """The line is the user's own, not a library's."""
+        return self._kinds.get(key[0].co_filename) == USER
+
+    def _learn(self, path: str) -> int:
+        kind = self._kinds[path] = self._kind(path)
+        return kind
+
     def line(self, key: LineKey | None) -> SourceLine | None:
         """Return the line itself, path shortened, text read from the file."""
         if key is None:
             return None
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = self._read(key)
-        return line
+        short = id(key[0]), key[1]
+        if short not in self._lines:
+            self._lines[short] = key[0], self._read(key)
+        return self._lines[short][1]
 
     def _read(self, key: LineKey) -> SourceLine:
         code, number = key
@@ -76,8 +106,7 @@ class SourceLines:
                 return full[len(root) :]
         return path
 
-    def _kind(self, code: CodeType) -> int:
-        path = code.co_filename
+    def _kind(self, path: str) -> int:
         if path.startswith("<"):  # "<frozen …>", "<string>": no line a reader could open
             return USER if path in ("<stdin>",) or path.startswith("<ipython") else INTERNAL
         full = os.path.realpath(path)

@@ -8,56 +8,68 @@ Must not know phases beyond marking what is carried as the script's own.
 
 from __future__ import annotations
 
-from fp16doctor.record.roll import LeafStorage, RawOp, Roll, numbers
+from collections.abc import Iterator
+
+from torch import nn
+
+from fp16doctor.record.roll import NO_STORAGE, LeafStorage, RawOp, Roll, numbers
 from fp16doctor.schema.location import Phase
 
 MAX_CARRIED = 5_000  # most recent ops looked at
 
 
-def carry_over(old: Roll, new: Roll, first: int, taboo: set[int]) -> None:
+def carry_over(old: Roll, new: Roll, first: int, root: nn.Module | None) -> None:
     """Begin ``new`` with what follows op ``first`` of ``old`` and depends on nothing trained.
 
-    ``taboo`` holds storage addresses that must not be written: parameters and buffers.
+    ``root`` is a model whose parameters and buffers count as trained: it was just made.
     """
     start = max(first, len(old.ops) - MAX_CARRIED)
-    tainted = {old.ids[a] for a in taboo if a in old.ids} | set(old.params)
+    if not any(op.outputs or op.written for op in old.ops[start:]):
+        return
+    tainted = {old.ids[a] for a in _addresses(root) if a in old.ids} | set(old.params)
     for op in old.ops[:start]:
         if op.where[3] is not Phase.SCRIPT:  # what the script prepared may be read again
             tainted.update(writes_of(op))
+        tainted.update(op.written)  # a leaf written before: its first value is no longer there
     carried: set[int] = set()
+    late: set[int] = set()  # written by ops that stay behind
     for index, op in enumerate(old.ops[start:], start):
         reads, writes = reads_of(op), writes_of(op)
-        clean = tainted.isdisjoint(reads) and tainted.isdisjoint(writes)
         # what lives on from step to step, an EMA copy say, is updated at the end of its step
-        clean = clean and carried.issuperset(op.written)
+        clean = tainted.isdisjoint(reads | writes) and carried.issuperset(op.written)
         if clean and _take(old, new, op, index, reads - carried):
             carried |= writes
         else:
             tainted |= writes
-    new.n_flagged = sum(op.code > 0 for op in new.ops)
+            late |= writes
+    new.unseen |= late & new.weak.keys()  # their values are taken at the next read
+
+
+def _addresses(root: nn.Module | None) -> Iterator[int]:
+    for t in () if root is None else (*root.parameters(), *root.buffers()):
+        try:
+            yield t.untyped_storage()._cdata
+        except NO_STORAGE:
+            continue
 
 
 def _take(old: Roll, new: Roll, op: RawOp, index: int, leaves: set[int]) -> bool:
     """Put one record on the new tape; False if a value it needs is gone."""
     found = {}
-    for number in leaves:
+    for number in leaves - new.leaves.keys():
         leaf = old.leaves.get(number)
-        if leaf is None and number not in new.leaves:
+        if leaf is None:
             storage = old.alive(number)
             if storage is None:
                 return False
-            leaf = LeafStorage(storage, device=str(storage.device))
-        if leaf is not None:
-            found[number] = leaf
+            leaf = LeafStorage(storage)
+        found[number] = leaf
     new.leaves.update(found)
     source, caller, module, _ = op.where
     op.where = (source, caller, module, Phase.SCRIPT)
-    old.lent.add(index)
-    for number in {*reads_of(op), *writes_of(op)}:
+    for number in reads_of(op) | writes_of(op):
         weak = old.weak[number]
         new.ids[weak.cdata], new.weak[number] = number, weak
-        if number in old.bad:
-            new.bad[number] = old.bad[number]
         if number in old.unseen:
             new.unseen.add(number)
         if (index, number) in old.snapshots:

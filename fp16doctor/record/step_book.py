@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fp16doctor.record.op_info import LOSS_SEED, OpInfo
 from fp16doctor.schema.recording import StepInfo
 
 if TYPE_CHECKING:
     from fp16doctor.record.recorder import Recorder
-    from fp16doctor.record.roll import RawOp, RawRef
-
-_SEED = "aten.ones_like.default"
-_UPDATE = "aten._amp_update_scale_.default"
-_UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_.default"
+    from fp16doctor.record.roll import RawRef
 
 
 @dataclass(slots=True)
@@ -52,22 +49,29 @@ class StepBook:
         self._seed, self._losses = None, []
         self._scale = self._next_scale = self._found_inf = None
 
-    def before(self, op: RawOp, args: tuple[Any, ...]) -> None:
-        """Note the loss scale before ``GradScaler.update`` changes it."""
-        if op.info.name == _UPDATE:
-            self._scale = args[0].detach().clone()
-            self._found_inf = args[2].detach().clone()
+    def note(self, recorder: Recorder, info: OpInfo, args: tuple[Any, ...], ref: Any) -> None:
+        """Note what an op that is about to run says about the step.
 
-    def after(self, recorder: Recorder, op: RawOp, args: tuple[Any, ...]) -> None:
-        """Note what one op says about the step."""
-        name = op.info.name
-        if name == _SEED:
-            ref = op.args[0]
-            if args[0].requires_grad and args[0].numel() == 1 and type(ref) is tuple:
-                self._seed = (len(recorder.roll.ops) - 1, ref, args[0].detach())
-        elif name == _UPDATE:
-            self._next_scale = args[0].detach().clone()
+        ``ref`` is the reference of its first argument, None where ops are no longer recorded.
+        """
+        first = args[0]
+        if info.name == LOSS_SEED:
+            if first.requires_grad and first.numel() == 1 and type(ref) is tuple:
+                self._seed = (len(recorder.roll.ops), ref, first.detach())
+        else:
+            self._scale = first.detach().clone()
+            self._found_inf = args[2].detach().clone()
+            self._next_scale = first  # read at the end of the step
             self.attempted(recorder)
+            self.marks.attempt = len(recorder.roll.ops) + 1
+
+    def loss(self, tensor: Tensor) -> None:
+        """Note a loss that backward is called on in a step that is not taped."""
+        self._losses.append(tensor.detach().reshape(()))
+
+    def updated(self, scale: Tensor, found_inf: Tensor | None, following: Tensor) -> None:
+        """Note what ``GradScaler.update`` did in a step that is not taped."""
+        self._scale, self._found_inf, self._next_scale = scale, found_inf, following
 
     def optimizer_begins(self, recorder: Recorder) -> None:
         """An optimizer is about to step: the gradients are final."""
@@ -78,19 +82,24 @@ class StepBook:
         recorder.steps.attempted = True
         self.marks.attempt = len(recorder.roll.ops)
 
-    def written(self, recorder: Recorder, tensors: list[Tensor]) -> None:
-        """Take a write to a parameter outside backward for an update made by hand."""
+    def written(self, recorder: Recorder, numbers: tuple[int, ...]) -> None:
+        """Take a write to a parameter behind backward for an update made by hand."""
         steps = recorder.steps
         if steps.uses_optimizer or steps.in_backward or not steps.backward_done:
             return
-        if any(t.requires_grad and t.is_leaf for t in tensors):
+        if not recorder.roll.params.keys().isdisjoint(numbers) and steps.updates_by_hand():
             steps.attempted = True
             self.marks.attempt = len(recorder.roll.ops) + 1
 
-    def backward_began(self, recorder: Recorder) -> None:
-        """Take the tensor whose ``ones_like`` came last for the loss."""
+    def backward_began(self, recorder: Recorder, differentiated_again: bool) -> None:
+        """Take the tensor whose ``ones_like`` came last for the loss.
+
+        A gradient that is itself differentiated (a penalty's) was not taken of the loss.
+        """
         seed, self._seed = self._seed, None
-        if seed is not None and seed[0] == len(recorder.roll.ops) - 1:
+        if differentiated_again or seed is None:
+            return
+        if seed[0] == len(recorder.roll.ops) - 1:
             self.marks.losses.append(seed[:2])
             self._losses.append(seed[2])
 
@@ -111,17 +120,19 @@ class StepBook:
 
     def finish(self, recorder: Recorder) -> None:
         """Read the step's few numbers from the device, with the flags, in one go."""
-        values = [*self._losses, self._scale, self._found_inf, self._next_scale]
-        numbers = recorder.roll.read_flags([v for v in values if v is not None])
-        it = iter(numbers)
+        wanted = [*self._losses, self._scale, self._found_inf, self._next_scale]
+        values = [v for v in wanted if v is not None]
+        numbers = recorder.roll.read_flags(values + recorder.survey.pending())
+        it = iter(n[0] for n in numbers[: len(values)])
         losses = [next(it) for _ in self._losses]
         scale, found, following = (
             None if v is None else next(it)
             for v in (self._scale, self._found_inf, self._next_scale)
         )
+        known = scale if scale is not None else self._last_scale
+        recorder.survey.close(recorder.n_steps, known or 1.0, numbers[len(values) :])
         if not recorder.steps.attempted:
             return
-        known = scale if scale is not None else self._last_scale
         self._last_scale = following if following is not None else known
         total = sum(losses) / known if losses and known else (sum(losses) if losses else None)
         roll = recorder.roll
@@ -132,7 +143,7 @@ class StepBook:
                 loss_scale=scale,
                 found_inf=None if found is None else found != 0,
                 skipped=found is not None and found != 0 and recorder.steps.optimizer_steps == 0,
-                n_ops=len(roll.ops),
+                n_ops=len(roll.ops) - (self.marks.forward or 0),
                 n_nonfinite_ops=roll.n_flagged,
                 next_loss_scale=following,
             )

@@ -8,9 +8,10 @@ Must not know tapes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -28,14 +29,15 @@ class StepState:
         self.attempted = False  # an optimizer step, or the scaler's refusal of one, was seen
         self.backward_done = False
         self.in_backward = False
-        self.optimizer_depth = 0
         self.uses_optimizer = False  # a torch.optim optimizer was stepped in this run
         self.optimizer_steps = 0
         self.backward_depth = 0  # modules on the stack when backward began
         self._handles: list[Any] = []
+        self._known_optimizers: set[type] = set()
 
     def attach(self) -> None:
         """Register the global optimizer hooks."""
+        self._known_optimizers = set(_used_optimizers())
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -48,13 +50,11 @@ class StepState:
         self._handles = []
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.optimizer_depth += 1
         self.uses_optimizer = True
         self.backward_done = True
         self._on_begin()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self.optimizer_depth = max(self.optimizer_depth - 1, 0)
         self.optimizer_steps += 1
         self._on_attempt()
 
@@ -65,15 +65,28 @@ class StepState:
         self.backward_done = False
         self.optimizer_steps = 0
 
+    def updates_by_hand(self) -> bool:
+        """Tell whether the script has made no optimizer since recording began."""
+        if not self.uses_optimizer:
+            self.uses_optimizer = not self._known_optimizers.issuperset(_used_optimizers())
+        return not self.uses_optimizer
+
     @property
     def may_begin(self) -> bool:
-        """An attempt lies behind, and neither backward nor an optimizer is running."""
-        return self.attempted and not self.optimizer_depth and not self.in_backward
+        """An attempt lies behind, and backward is over."""
+        return self.attempted and not self.in_backward
 
     def phase_outside(self) -> Phase:
         """Return the phase of an op outside backward and outside every module."""
-        if self.optimizer_depth or self.backward_done:
+        if self.backward_done:
             return Phase.OPTIMIZER
-        if self.running:
-            return Phase.LOSS
-        return Phase.SCRIPT
+        return Phase.LOSS if self.running else Phase.SCRIPT
+
+
+def _used_optimizers(kind: type = Optimizer) -> Iterator[type]:
+    """Yield the optimizer classes that have an instance: torch wraps their ``step`` then."""
+    sub: type
+    for sub in kind.__subclasses__():
+        if getattr(sub.__dict__.get("step"), "hooked", False):
+            yield sub
+        yield from _used_optimizers(sub)

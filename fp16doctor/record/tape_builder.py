@@ -5,12 +5,13 @@ Must not know how records are made or what a tape is replayed for.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fp16doctor.record.roll import Held, RawOp, Roll
+from fp16doctor.record.roll import RawOp, Roll
 from fp16doctor.record.screen import HAS_NAN
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.schema.location import OpSite, Phase
@@ -77,7 +78,7 @@ class _Builder:
             out, phase = op.outputs, op.where[3]
             if phase not in (Phase.LOSS, Phase.FORWARD) or type(out) is not tuple:
                 continue
-            if out[1].is_floating_point and out[2].numel() == 1:
+            if out[1].is_floating_point and math.prod(out[2]) == 1:
                 found.append((op.code, index + 1, out))
         worst = max((code for code, _, _ in found), default=0)
         return [(i, ref) for code, i, ref in found if code == worst][-1:]
@@ -113,7 +114,7 @@ class _Builder:
             generator=op.generator_key,
             nonfinite=op.code > 0,
             nan=op.code == HAS_NAN,
-            opaque=_has_held((op.args, op.kwargs, op.outputs)),
+            opaque=op.opaque,
         )
 
     def _site(self, index: int, op: RawOp) -> OpSite:
@@ -169,7 +170,7 @@ class _Builder:
         leaf = self._roll.leaves[number]
         known = self._named.get(self._roll.weak[number].cdata)
         return Leaf(
-            data=_bytes(leaf.copy if leaf.copy is not None else leaf.storage),
+            data=_bytes(leaf.bytes),
             name=known[0] if known else None,
             is_parameter=number in self._roll.params or bool(known and known[1]),
             is_buffer=bool(known and known[2]),
@@ -200,11 +201,3 @@ def _after(places: dict[int, int], index: int, total: int) -> int:
 
 def _bytes(storage: Any) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-
-
-def _has_held(value: Any) -> bool:
-    if isinstance(value, Held):
-        return True
-    if isinstance(value, dict):
-        value = list(value.values())
-    return isinstance(value, (list, tuple)) and any(_has_held(v) for v in value)

@@ -5,14 +5,11 @@ Must not know what is recorded.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-
-_PLAIN = (Tensor, nn.Parameter)
 
 
 class TapeMode(TorchDispatchMode):
@@ -23,7 +20,6 @@ class TapeMode(TorchDispatchMode):
     def __init__(self, call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._call = call
-        self._pid = os.getpid()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -34,10 +30,8 @@ class TapeMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Record and run one call."""
-        if types and not all(t in _PLAIN or not _intercepts(t) for t in types):
+        if types and any(map(_intercepts, types)):
             return NotImplemented  # a wrapper subclass: its inner plain ops come by here
-        if os.getpid() != self._pid:  # a forked worker inherited the mode
-            return func(*args, **(kwargs or {}))
         return self._call(func, args, kwargs or {})
 
 

@@ -13,18 +13,16 @@ from dataclasses import replace
 import torch
 
 from fp16doctor.replay import fidelity
-from fp16doctor.replay.lockstep import BirthFacts, LockstepResult, lockstep
+from fp16doctor.replay.events import EventMaker
+from fp16doctor.replay.lockstep import LockstepResult, lockstep
 from fp16doctor.replay.precision import PrecisionObserver
 from fp16doctor.replay.sinks import SinkObserver
-from fp16doctor.replay.taint import Spread, spread
 from fp16doctor.replay.update_ledger import UpdateLedger
-from fp16doctor.replay.upstream import Cause, find_cause
 from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
 from fp16doctor.schema.tape import Tape
-from fp16doctor.schema.trace import Event, EventKind, ReplayTrace, SinkState
+from fp16doctor.schema.trace import EventKind, ReplayTrace, SinkState
 
 SUSPICIOUS_SHARE = 0.01  # of a gradient's Σ|x|: more than this lost is looked at in fp64
-MAX_CAUSES = 3  # boundary births of one step whose upstream is searched
 
 
 def examine(tape: Tape, *, with_reference: bool, ledger: UpdateLedger | None = None) -> ReplayTrace:
@@ -122,10 +120,11 @@ class _Examination:
     def trace(self) -> ReplayTrace:
         result = self._result
         assert result.reference is not None
+        maker = EventMaker(self._tape, self._policy, result, self._sinks, self._states)
         return ReplayTrace(
             step=self._tape.step,
             reference=self._policy.name,
-            events=tuple(self._events()),
+            events=tuple(maker.events()),
             sinks=self._states,
             fidelity=fidelity.compare(self._tape, result.run),
             n_ops=len(self._tape.ops),
@@ -137,67 +136,6 @@ class _Examination:
             precision=self.precision.facts(),
             complete=self._tape.complete,
         )
-
-    def _events(self) -> Iterator[Event]:
-        """Births in tape order; one made of the values of another is part of its chain."""
-        births = self._result.births
-        stops = {b.call.index for b in births if not b.nan_from_inf}
-        absorbed: set[int] = set()
-        causes = 0
-        for birth in births:
-            if birth.call.index in absorbed:
-                continue
-            own = stops | (_nan_births(births) if birth.constant_source else set())
-            path = spread(self._tape, birth, self._result, self._sinks, own - {birth.call.index})
-            if not birth.constant_source:
-                absorbed |= path.ops & _nan_births(births)
-            event = self._event(birth, path)
-            if event.kind is EventKind.BOUNDARY and causes < MAX_CAUSES:
-                causes += 1
-                event = _with_cause(event, find_cause(self._tape, birth, self._policy))
-            yield event
-
-    def _event(self, birth: BirthFacts, path: Spread) -> Event:
-        attempt = self._tape.attempt
-        return Event(
-            kind=self._kind(birth, path),
-            site=replace(birth.call.site, element=birth.element),
-            format=birth.format,
-            n_inf=birth.n_inf,
-            n_nan=birth.n_nan,
-            total=birth.total,
-            exact=birth.exact,
-            reference=birth.reference,
-            reference_amax=birth.reference_amax,
-            operands=birth.operands,
-            integer_operand=birth.integer_operand,
-            constant=birth.constant,
-            later_nonfinite=len(path.ops),
-            first_nan=path.first_nan,
-            reaches=tuple(sorted(path.reaches, key=_SINK_ORDER.index)),
-            in_tail=attempt is not None and birth.call.index >= attempt,
-        )
-
-    def _kind(self, birth: BirthFacts, path: Spread) -> EventKind:
-        if birth.kind is not EventKind.BOUNDARY or not birth.shared:
-            return birth.kind
-        if not path.reaches:
-            return EventKind.INTENDED
-        sick = {s.sink for s in self._states if s.nonfinite_reference}
-        return EventKind.LOGIC if sick & path.reaches else EventKind.BOUNDARY
-
-
-_SINK_ORDER = ["loss", "gradients", "parameters", "buffers"]
-
-
-def _nan_births(births: list[BirthFacts]) -> set[int]:
-    return {b.call.index for b in births if b.nan_from_inf}
-
-
-def _with_cause(event: Event, cause: Cause | None) -> Event:
-    if cause is None:
-        return event
-    return replace(event, cause_site=cause.site, cause_as_run=cause.as_run, cause_exact=cause.exact)
 
 
 def _opaque(tape: Tape) -> tuple[tuple[str, str], ...]:

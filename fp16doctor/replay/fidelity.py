@@ -10,21 +10,24 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fp16doctor.replay.calls import outputs_of, written_refs
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.player import Player
-from fp16doctor.schema.tape import Tape, TensorRef, refs_in
+from fp16doctor.replay.values import as_real
+from fp16doctor.schema.tape import Tape, TensorRef
 from fp16doctor.schema.trace import Fidelity
 
 
 def compare(tape: Tape, run: Player) -> Fidelity:
     """Compare, through the views the tape names, every storage alive at the recording's end.
 
-    Bytes of a storage that no view covers are workspace of a kernel and mean nothing.
+    Bytes of a storage that no view covers are workspace of a kernel and mean nothing. Two NaNs
+    are equal whatever their payload, which depends on how a kernel happened to be vectorised.
     """
     compared, largest, first = 0, 0.0, None
     for number, refs in written_views(tape).items():
         left = tape.final.get(number)
-        if left is None or not run.env.has(number):
+        if left is None or not run.env.has(number) or _without_memory(left):
             continue
         compared += 1
         for ref, index in refs.items():
@@ -37,15 +40,17 @@ def compare(tape: Tape, run: Player) -> Fidelity:
 
 
 def written_views(tape: Tape) -> dict[int, dict[TensorRef, int]]:
-    """Return storage -> {view an op wrote: that op}, versions left out."""
+    """Return storage -> {view an op wrote: the last op that did}, versions left out."""
     views: dict[int, dict[TensorRef, int]] = {}
     for call in tape.ops:
-        written = set(call.mutates)
-        refs = refs_in(call.outputs)
-        refs += [r for r in refs_in((call.args, call.kwargs)) if r.storage in written]
-        for ref in refs:
+        for ref in (*outputs_of(call), *written_refs(call)):
             views.setdefault(ref.storage, {})[replace(ref, version=0)] = call.index
     return views
+
+
+def _without_memory(data: Tensor) -> bool:
+    """Tell whether it is the storage of a zero tensor of autograd's, which cannot be read."""
+    return data.numel() > 0 and data.data_ptr() == 0
 
 
 def _left(data: Tensor, ref: TensorRef) -> Tensor:
@@ -58,12 +63,22 @@ def _gap(mine: Tensor, left: Tensor) -> float | None:
     if mine.numel() == 0:
         return None
     a, b = mine.contiguous(), left.contiguous()
-    if torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)):
+    if torch.equal(_bits(a), _bits(b)):
         return None
-    if a.is_complex():
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
-    x, y = a.double(), b.double()
-    if bool((torch.isnan(x) != torch.isnan(y)).any()):
-        return float("inf")
-    gap = torch.where(x == y, torch.zeros_like(x), (x - y).abs())
-    return float(torch.nan_to_num(gap, nan=0.0, posinf=float("inf")).max())
+    x, y = as_real(a), as_real(b)
+    differ = (x != y) & ~(torch.isnan(x) & torch.isnan(y))
+    if not bool(differ.any()):
+        return 0.0 if _zeros_differ(x, y) else None
+    gap = torch.where(differ, (x.double() - y.double()).abs(), 0.0)
+    return float(torch.nan_to_num(gap, nan=float("inf"), posinf=float("inf")).max())
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    # A single element may have any stride, which a view of other element size does not accept.
+    row = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+    return row.view(torch.uint8)
+
+
+def _zeros_differ(x: Tensor, y: Tensor) -> bool:
+    """Tell whether 0 stands against −0; nothing else but NaN is equal and has other bits."""
+    return bool((torch.signbit(x) != torch.signbit(y))[~torch.isnan(x)].any())

@@ -25,6 +25,7 @@ _DRAWS = frozenset(
         "multinomial",
         "normal",
         "normal_",
+        "normal_functional",
         "poisson",
         "rand",
         "rand_like",
@@ -32,8 +33,10 @@ _DRAWS = frozenset(
         "randint_like",
         "randn",
         "randn_like",
+        "random",
         "random_",
         "randperm",
+        "uniform",
         "uniform_",
         "_standard_gamma",
         "_sample_dirichlet",
@@ -42,15 +45,9 @@ _DRAWS = frozenset(
     ]
 )
 _DROPOUTS = frozenset(["native_dropout"])
+_UNSCALES = frozenset(["_amp_foreach_non_finite_check_and_unscale_"])
 # Kernels that exist for the recorded formats only.
-_OWN_FORMAT = frozenset(
-    [
-        "_amp_update_scale_",
-        "_amp_foreach_non_finite_check_and_unscale_",
-        "mkldnn_rnn_layer",
-        "mkldnn_rnn_layer_backward",
-    ]
-)
+_OWN_FORMAT = frozenset(["_amp_update_scale_", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"])
 # In-place ops that do not read what they overwrite.
 _OVERWRITES = frozenset(
     [
@@ -74,6 +71,54 @@ _GRAD_MODE = frozenset(["mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_thnn_f
 _UNINITIALISED = frozenset(
     ["empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "empty_permuted"]
 )
+# Elementwise ops that torch does not tag as such.
+_ELEMENTWISE = frozenset(
+    [
+        "_to_copy",
+        "copy_",
+        "fill_",
+        "masked_fill_",
+        "masked_fill",
+        "mse_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "binary_cross_entropy",
+        "binary_cross_entropy_backward",
+        "log_sigmoid_forward",
+        "log_sigmoid_backward",
+    ]
+)
+# Ops along one dimension that keep the shape; the dimension is the second argument.
+_ALONG_DIM = frozenset(
+    ["_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "_safe_softmax"]
+)
+# Ops that only put values elsewhere.
+_MOVES_VALUES = frozenset(
+    [
+        "_unsafe_view",
+        "cat",
+        "constant_pad_nd",
+        "embedding",
+        "flip",
+        "gather",
+        "index",
+        "index_put",
+        "index_put_",
+        "index_select",
+        "masked_select",
+        "repeat",
+        "roll",
+        "scatter",
+        "select_backward",
+        "slice_backward",
+        "slice_scatter",
+        "stack",
+        "split_with_sizes_copy",
+        "take_along_dim",
+    ]
+)
+# The position of an argument that asks for a 32-bit result of a 16-bit input.
+_HALF_TO_FLOAT = {"_softmax": 2, "_log_softmax": 2}
 
 
 def base(op: str) -> str:
@@ -89,6 +134,11 @@ def is_draw(op: str) -> bool:
 def is_dropout(op: str) -> bool:
     """Returns (input · mask / (1 − p), mask)."""
     return base(op) in _DROPOUTS
+
+
+def is_unscale(op: str) -> bool:
+    """GradScaler's check of the gradients and division by the scale."""
+    return base(op) in _UNSCALES
 
 
 def keeps_format(op: str) -> bool:
@@ -109,6 +159,37 @@ def wants_grad_mode(op: str) -> bool:
 def is_uninitialised(op: str) -> bool:
     """Result is whatever was in memory."""
     return base(op) in _UNINITIALISED
+
+
+def is_foreach(op: str) -> bool:
+    """Does the same to each item of its lists: what it makes of items i depends on those only."""
+    return base(op).startswith(("_foreach_", "_fused_", "_amp_foreach_"))
+
+
+@cache
+def is_elementwise(op: str) -> bool:
+    """Every output element is made of the input elements that are broadcast to it."""
+    if base(op) in _ELEMENTWISE:
+        return True
+    try:
+        return torch.Tag.pointwise in resolve(op).tags
+    except ReplayError:
+        return False
+
+
+def runs_along_dim(op: str) -> bool:
+    """Keeps the shape; an output element is made of the input's line along one dimension."""
+    return base(op) in _ALONG_DIM
+
+
+def moves_values(op: str) -> bool:
+    """Puts the values of its inputs elsewhere and computes nothing."""
+    return base(op) in _MOVES_VALUES
+
+
+def half_to_float_argument(op: str) -> int | None:
+    """Return the position of the flag "16-bit in, 32-bit out", which wide inputs must not set."""
+    return _HALF_TO_FLOAT.get(base(op))
 
 
 @cache

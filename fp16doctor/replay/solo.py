@@ -10,23 +10,23 @@ Must not know acceptance or remedies.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.replay import op_traits
+from fp16doctor.replay.calls import Arguments, arguments, invoke
+from fp16doctor.replay.casting import REFUSALS, run_in_recorded_format
 from fp16doctor.replay.environment import ShapeDiffers, torch_dtype
 from fp16doctor.replay.keep import kept_ops
 from fp16doctor.replay.op_lists import takes_lower_precision
-from fp16doctor.replay.player import Player, restore_rng
+from fp16doctor.replay.player import Player
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 
 _HALF = (torch.float16, torch.bfloat16)
-_FAILURES = (ShapeDiffers, RuntimeError, TypeError, ValueError, IndexError)
+_FAILURES = (ShapeDiffers, *REFUSALS)
 
 
 class SoloPlayer(Player):
@@ -47,7 +47,7 @@ class SoloPlayer(Player):
             if op_traits.is_draw(call.op):
                 self._draw(call)
             elif op_traits.keeps_format(call.op) and not self.env.identity:
-                self._run_in_recorded_format(call)
+                run_in_recorded_format(call, self)
             elif call.index in self._kept:
                 self._run_kept(call)
             else:
@@ -67,8 +67,8 @@ class SoloPlayer(Player):
                 return self.env.widened_in_place(ref, torch.float32)
             return value.float() if value.dtype in _HALF else value
 
-        args, kwargs = self._with_dtypes(call, up, _to_fp32)
-        self._bind(call, self._invoke(call, args, kwargs), args, kwargs)
+        given = arguments(call, up, _to_fp32)
+        self.take(call, given, invoke(call, given))
         if call.site.phase is Phase.BACKWARD:
             self._from_kept_backward.update(r.storage for r in refs_in(call.outputs))
 
@@ -83,13 +83,13 @@ class SoloPlayer(Player):
             at_border = ref.storage in self._from_kept_backward
             return value.to(recorded) if lower or at_border else value
 
-        args, kwargs = self._arguments(call, cast)
+        given: Arguments = arguments(call, cast, self.env.wide)
         try:
-            result = self._invoke(call, args, kwargs)
+            result = invoke(call, given)
         except (RuntimeError, TypeError):
-            args, kwargs = self._arguments(call, self._recorded_or_wide)
-            result = self._invoke(call, args, kwargs)
-        self._bind(call, result, args, kwargs)
+            given = arguments(call, self._recorded_or_wide, self.env.wide)
+            result = invoke(call, given)
+        self.take(call, given, result)
 
     def _recorded_or_wide(self, ref: TensorRef) -> Tensor:
         value = self.env.tensor(ref)
@@ -97,29 +97,19 @@ class SoloPlayer(Player):
 
     def _draw(self, call: OpCall) -> None:
         """Draw in the recorded format, with the recorded state."""
-        if call.rng is not None:
-            restore_rng(call)
         if self.env.identity:
             self._run_cast(call)
         else:
-            self._run_in_recorded_format(call)
+            run_in_recorded_format(call, self)
 
     def _try_in_recorded_format(self, call: OpCall, error: Exception) -> None:
         try:
-            self._run_in_recorded_format(call)
-        except (*_FAILURES, ReplayError) as again:
+            run_in_recorded_format(call, self)
+        except _FAILURES as again:
             raise ReplayError(
                 f"{call.op} cannot be played under {self.policy.name}: {error}; {again}",
                 "trial-failed",
             ) from again
-
-    def _with_dtypes(
-        self, call: OpCall, tensor: Any, wide: Any
-    ) -> tuple[list[Any], dict[str, Any]]:
-        from fp16doctor.replay.player import _rebuild
-
-        args = [_rebuild(a, tensor, wide) for a in call.args]
-        return args, {k: _rebuild(v, tensor, wide) for k, v in call.kwargs.items()}
 
     def _scale_seed(self, call: OpCall) -> None:
         """Multiply the gradient backward starts from: another loss scale."""

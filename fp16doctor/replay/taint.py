@@ -1,69 +1,108 @@
 """Where the non-finite values of one birth went: later ops, the first NaN, the sinks.
 
-Must not know why they were born.
+By storage: an op that reads a storage a value was left in passes it on, if anything it makes is
+non-finite. Must not know why the values were born.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 
-from fp16doctor.replay.lockstep import BirthFacts, LockstepResult
-from fp16doctor.replay.sinks import SinkObserver
+from fp16doctor.replay import op_traits
+from fp16doctor.replay.births import BirthFacts
+from fp16doctor.replay.calls import outputs_of, written_refs
+from fp16doctor.replay.feeds import operands
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
+
+Codes = dict[int, dict[int, int]]  # op -> storage it made -> 0 finite, 1 inf, 2 NaN
+BadIn = Callable[[str], set[int]]  # sink -> its storages that are non-finite as run
 
 
 @dataclass(slots=True)
 class Spread:
     """What became of one birth."""
 
-    storages: set[int] = field(default_factory=set)
+    storages: set[int] = field(default_factory=set)  # that hold it at the moment
     ops: set[int] = field(default_factory=set)
     first_nan: OpSite | None = None
     reaches: set[str] = field(default_factory=set)
 
 
-def spread(
-    tape: Tape, birth: BirthFacts, result: LockstepResult, sinks: SinkObserver, stops: set[int]
-) -> Spread:
-    """Follow ``birth`` along the tape; ``stops`` are births that stand for themselves."""
-    out = Spread(storages=_bad_storages(birth.call, result))
-    if birth.n_nan:
-        out.first_nan = birth.call.site
-    losses = {m.index: m for m in tape.losses}
-    _sink_marks(tape, birth.call.index, out, sinks)
-    for call in tape.ops[birth.call.index + 1 :]:
-        mark = losses.get(call.index)
-        if mark is not None and mark.ref.storage in out.storages:
-            out.reaches.add("loss")
-        if call.nonfinite and call.index not in stops and _reads(call, out.storages):
-            out.ops.add(call.index)
-            out.storages |= _bad_storages(call, result)
-            if call.nan and out.first_nan is None:
-                out.first_nan = call.site
-        _sink_marks(tape, call.index, out, sinks)
-    last = losses.get(len(tape.ops))
-    if last is not None and last.ref.storage in out.storages:
-        out.reaches.add("loss")
-    for sink in ("parameters", "buffers"):
-        if out.storages & sinks.bad(sink):
-            out.reaches.add(sink)
-    return out
+class Tracer:
+    """Follows births along one tape."""
 
+    def __init__(self, tape: Tape, codes: Codes, bad_in: BadIn) -> None:
+        self._tape, self._codes, self._bad_in = tape, codes, bad_in
+        self._sizes: dict[int, int] = {}  # storage -> elements of its widest view
+        for call in tape.ops:
+            for ref in refs_in((call.args, call.kwargs, call.outputs)):
+                self._sizes[ref.storage] = max(self._sizes.get(ref.storage, 0), prod(ref.shape))
 
-def _sink_marks(tape: Tape, index: int, out: Spread, sinks: SinkObserver) -> None:
-    """Look at the gradients right behind the last op of the last backward."""
-    ends = tape.backward_ends
-    if ends and index + 1 == ends[-1] and out.storages & sinks.bad("gradients"):
-        out.reaches.add("gradients")
+    def spread(self, birth: BirthFacts, stops: set[int]) -> Spread:
+        """Follow ``birth``; ``stops`` are births that stand for themselves."""
+        first = birth.call.index
+        out = Spread(storages=self._bad_storages(birth.call))
+        if birth.n_nan:
+            out.first_nan = birth.call.site
+        for call in self._tape.ops[first + 1 :]:
+            self._meet_marks(call.index, out)
+            if call.index in stops:
+                continue
+            inherited = self._inherited(call, out.storages)
+            if inherited:
+                self._pass_on(call, inherited, out)
+            else:
+                out.storages -= self._cleaned(call)
+        self._meet_marks(len(self._tape.ops), out)
+        for sink in ("parameters", "buffers"):
+            if out.storages & self._bad_in(sink):
+                out.reaches.add(sink)
+        return out
+
+    def _pass_on(self, call: OpCall, inherited: set[int], out: Spread) -> None:
+        out.ops.add(call.index)
+        out.storages |= inherited
+        if call.nan and out.first_nan is None:
+            out.first_nan = call.site
+
+    def _meet_marks(self, index: int, out: Spread) -> None:
+        """Look at the losses and gradients that lie in front of op ``index``."""
+        for mark in self._tape.losses:
+            if mark.index == index and mark.ref.storage in out.storages:
+                out.reaches.add("loss")
+        ends = self._tape.backward_ends
+        if ends and index == ends[-1] and out.storages & self._bad_in("gradients"):
+            out.reaches.add("gradients")
+
+    def _bad_storages(self, call: OpCall) -> set[int]:
+        codes = self._codes.get(call.index)
+        if codes is not None:
+            return {n for n, code in codes.items() if code}
+        return {r.storage for r in outputs_of(call)}
+
+    def _inherited(self, call: OpCall, tainted: set[int]) -> set[int]:
+        """Return the non-finite storages a call makes of tainted ones."""
+        if not call.nonfinite or not _reads(call, tainted):
+            return set()
+        bad = self._bad_storages(call)
+        if not op_traits.is_foreach(call.op):
+            return bad
+        found = set()
+        for ref in outputs_of(call):
+            feeding = operands(call, ref, (0,) * len(ref.shape))
+            if ref.storage in bad and any(o.ref.storage in tainted for o in feeding):
+                found.add(ref.storage)
+        return found
+
+    def _cleaned(self, call: OpCall) -> set[int]:
+        """Return the storages that a call without non-finite results writes as a whole."""
+        if call.nonfinite or call.opaque:
+            return set()
+        return {r.storage for r in written_refs(call) if prod(r.shape) >= self._sizes[r.storage]}
 
 
 def _reads(call: OpCall, storages: set[int]) -> bool:
     return any(r.storage in storages for r in refs_in((call.args, call.kwargs)))
-
-
-def _bad_storages(call: OpCall, result: LockstepResult) -> set[int]:
-    codes = result.codes.get(call.index)
-    if codes is not None:
-        return {n for n, code in codes.items() if code}
-    return {r.storage for r in refs_in(call.outputs)} | set(call.mutates)

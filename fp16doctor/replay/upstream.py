@@ -1,7 +1,7 @@
 """The earlier op whose rounding moved a value onto a boundary.
 
-Walks from a birth up the dataflow as long as an input of the op at hand differs between the run
-and the reference; the first op whose inputs agree and whose output does not is the cause.
+Walks from a birth up the dataflow as long as an operand of the op at hand differs between the run
+and the reference; the first op whose operands agree and whose output does not is the cause.
 
 Must not know findings.
 """
@@ -10,23 +10,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from fp16doctor.replay.environment import torch_dtype
-from fp16doctor.replay.lockstep import BirthFacts, Observer, lockstep
+from fp16doctor.replay import op_traits
+from fp16doctor.replay.births import BirthFacts, Element
+from fp16doctor.replay.feeds import Operand, operands
+from fp16doctor.replay.lineage import Lineage, Node, place_in
+from fp16doctor.replay.lockstep import Observer, lockstep
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.values import discrepancy, unravel
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import PrecisionPolicy
-from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
+from fp16doctor.schema.tape import Tape, TensorRef
 
-MAX_ANCESTORS = 60  # ops looked at
-MAX_ELEMENTS = 2**24  # larger tensors are not kept
 # An operand counts as moved when it is off by more than an eighth of its size: three bits are
 # gone, far beyond the last place of any 16-bit format.
 MOVED = 0.125
-
-Element = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,160 +38,124 @@ class Cause:
     exact: float
 
 
-@dataclass(slots=True)
-class _Seen:
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """An operand that differs between the runs, at its element that differs most."""
+
     ref: TensorRef
-    run: Tensor
-    reference: Tensor
+    where: Element
+    as_run: float
+    exact: float
+    score: float
+
+
+Pair = tuple[Tensor, Tensor]  # as run, in the reference
 
 
 class _Capture(Observer):
-    """Keeps inputs of chosen ops in both runs."""
+    """Keeps the inputs of chosen ops in both runs."""
 
-    def __init__(self, tape: Tape, wanted: set[int]) -> None:
-        self._tape, self._wanted = tape, wanted
-        self.inputs: dict[int, list[_Seen]] = {}
+    def __init__(self, wanted: dict[int, set[TensorRef]]) -> None:
+        self._wanted = wanted
+        self.inputs: dict[tuple[int, TensorRef], Pair] = {}
 
     def before(self, index: int, run: Player, reference: Player | None) -> None:
-        """Keep the floating inputs of a wanted op."""
-        if index not in self._wanted or reference is None:
-            return
-        call = self._tape.ops[index]
-        self.inputs[index] = [
-            _Seen(r, run.env.tensor(r).clone(), reference.env.tensor(r).clone())
-            for r in refs_in((call.args, call.kwargs))
-            if _small_float(r) and run.env.has(r.storage) and reference.env.has(r.storage)
-        ]
+        """Keep what a wanted op is about to read."""
+        assert reference is not None
+        for ref in self._wanted.get(index, ()):
+            if run.env.has(ref.storage) and reference.env.has(ref.storage):
+                pair = run.env.tensor(ref).clone(), reference.env.tensor(ref).clone()
+                self.inputs[index, ref] = pair
 
 
 def find_cause(tape: Tape, birth: BirthFacts, policy: PrecisionPolicy) -> Cause | None:
-    """Return the cause of a boundary birth, None where the walk ends at the birth itself."""
-    producers = _producers(tape, birth.call.index)
-    wanted = _ancestors(tape, birth.call, producers)
-    capture = _Capture(tape, wanted)
-    part = replace(tape, ops=tape.ops[: birth.call.index + 1], final={})
-    lockstep(part, policy, (capture,))
-    return _Walk(tape, capture, producers).from_birth(birth)
+    """Return the cause of a boundary birth, None where the walk ends at the birth itself.
+
+    Replays the tape up to the birth once more, in both formats.
+    """
+    end = birth.call.index + 1
+    lineage = Lineage(tape, birth.call, birth.ref)
+    capture = _Capture(lineage.wanted)
+    quiet = tuple(replace(call, nonfinite=False) for call in tape.ops[:end])
+    lockstep(replace(tape, ops=quiet, final={}), policy, (capture,))
+    return _walk(tape, lineage, capture, birth)
 
 
-class _Walk:
-    def __init__(
-        self, tape: Tape, capture: _Capture, producers: dict[tuple[int, int], int | None]
-    ) -> None:
-        self._tape, self._capture, self._producers = tape, capture, producers
-
-    def from_birth(self, birth: BirthFacts) -> Cause | None:
-        index, element, shape = birth.call.index, birth.element, birth.ref.shape
-        cause: Cause | None = None
-        for _ in range(MAX_ANCESTORS):
-            step = self._moved_input(index, element, shape)
-            if step is None:
-                return cause
-            seen, where = step
-            producer = self._producers.get((index, seen.ref.storage))
-            if producer is None:
-                return cause
-            call = self._tape.ops[producer]
-            out = _output_for(call, seen.ref)
-            place = _same_place(seen.ref, where, out) if out is not None else None
-            cause = Cause(
-                replace(call.site, element=place),
-                float(seen.run[where]),
-                float(seen.reference[where]),
-            )
-            if out is None or producer not in self._capture.inputs:
-                return cause
-            index, element, shape = producer, place or (), out.shape if place else ()
-        return cause
-
-    def _moved_input(
-        self, index: int, element: Element, shape: tuple[int, ...]
-    ) -> tuple[_Seen, Element] | None:
-        best: tuple[float, _Seen, Element] | None = None
-        for seen in self._capture.inputs.get(index, ()):
-            where = _aligned(seen.ref.shape, element, shape)
-            if where is None:
-                gaps = discrepancy(seen.run, seen.reference)
-                if gaps.numel() == 0:
-                    continue
-                where = unravel(int(gaps.reshape(-1).argmax()), tuple(seen.run.shape))
-            score = _score(float(seen.run[where]), float(seen.reference[where]))
-            if score >= MOVED and (best is None or score > best[0]):
-                best = (score, seen, where)
-        return None if best is None else (best[1], best[2])
+def _walk(tape: Tape, lineage: Lineage, capture: _Capture, birth: BirthFacts) -> Cause | None:
+    node: Node | None = Node(birth.call.index, birth.ref)
+    element: Element | None = birth.element
+    cause: Cause | None = None
+    seen: _Moved | None = None
+    while node is not None:
+        found = _moved_operand(tape, capture, node, element, seen)
+        producer = None if found is None else lineage.producer(node.index, found.ref)
+        if found is None or producer is None:
+            return cause
+        place = place_in(found.ref, found.where, producer.output)
+        site = replace(tape.ops[producer.index].site, element=place)
+        cause = Cause(site, found.as_run, found.exact)
+        node, element, seen = producer, place, found
+    return cause
 
 
-def _score(run: float, reference: float) -> float:
-    """Return the relative distance, 1 where the run sits exactly on 0 or ±1 and should not."""
-    if run == reference or (run != run and reference != reference):
-        return 0.0
-    if run in (0.0, 1.0, -1.0):
-        return 1.0
-    if reference == 0 or run != run or reference != reference or run - run != 0:
-        return 1.0
-    return abs(run - reference) / abs(reference)
+def _moved_operand(
+    tape: Tape, capture: _Capture, node: Node, element: Element | None, seen: _Moved | None
+) -> _Moved | None:
+    """Return the operand that was moved most, None where all agree."""
+    call, shape = tape.ops[node.index], node.output.shape
+    best: _Moved | None = None
+    for operand in operands(call, node.output, element or (0,) * len(shape)):
+        pair = capture.inputs.get((node.index, operand.ref))
+        if pair is None or pair[0].numel() == 0:
+            continue
+        if op_traits.moves_values(call.op):
+            found = _same_value(operand.ref, pair, seen) if seen is not None else None
+        else:
+            found = _worst(operand, pair, element)
+        if found is not None and found.score >= MOVED and (not best or found.score > best.score):
+            best = found
+    return best
 
 
-def _aligned(shape: tuple[int, ...], element: Element, out: tuple[int, ...]) -> Element | None:
-    """Return the index in an operand that is broadcast to ``element`` of the output."""
-    if not out and not element:
-        return () if not shape else None
-    if len(shape) > len(out):
+def _same_value(ref: TensorRef, pair: Pair, seen: _Moved) -> _Moved | None:
+    """Return the element of the input of a copying op that has the value it was asked for."""
+    match = ((pair[0] == seen.as_run) & (pair[1] == seen.exact)).reshape(-1)
+    if not bool(match.any()):
         return None
-    tail = out[len(out) - len(shape) :]
-    if any(a not in (1, b) for a, b in zip(shape, tail, strict=True)):
-        return None
-    places = element[len(out) - len(shape) :]
-    return tuple(0 if a == 1 else p for a, p in zip(shape, places, strict=True))
+    where = unravel(int(match.to(torch.uint8).argmax()), ref.shape)
+    return replace(seen, ref=ref, where=where)
 
 
-def _same_place(ref: TensorRef, where: Element, out: TensorRef) -> Element | None:
-    """Return the index in ``out`` of the storage element that ``ref[where]`` is."""
-    position = ref.offset + sum(i * s for i, s in zip(where, ref.stride, strict=True)) - out.offset
-    index = [0] * len(out.shape)
-    order = sorted(range(len(out.shape)), key=lambda d: -out.stride[d])
-    for d in order:
-        if out.stride[d]:
-            index[d], position = divmod(position, out.stride[d])
-    if position or any(not 0 <= i < n for i, n in zip(index, out.shape, strict=True)):
-        return None
-    return tuple(index)
+def _worst(operand: Operand, pair: Pair, element: Element | None) -> _Moved | None:
+    run, reference = pair[0].double(), pair[1].double()
+    single = element is not None and operand.element is not None
+    scores = _relative(run, reference) if single else _to_scale(run, reference)
+    if element is not None and operand.region is not None:
+        chosen = torch.full_like(scores, -1.0)
+        chosen[operand.region] = scores[operand.region]
+        if not single:
+            chosen[operand.region] = _to_scale(run[operand.region], reference[operand.region])
+        scores = chosen
+    where = unravel(int(scores.reshape(-1).argmax()), operand.ref.shape)
+    return _Moved(
+        operand.ref, where, float(run[where]), float(reference[where]), float(scores[where])
+    )
 
 
-def _output_for(call: OpCall, ref: TensorRef) -> TensorRef | None:
-    refs = refs_in((call.outputs, call.args, call.kwargs))
-    return next((r for r in refs if r.storage == ref.storage), None)
+def _relative(run: Tensor, reference: Tensor) -> Tensor:
+    """Return the relative distances, 1 where the run sits exactly on 0 or ±1 and should not."""
+    on_pole = (run == 0) | (run.abs() == 1)
+    moved = on_pole & (run != reference) & ~torch.isnan(reference)
+    return torch.where(moved, 1.0, discrepancy(run, reference))
 
 
-def _producers(tape: Tape, end: int) -> dict[tuple[int, int], int | None]:
-    """Return (op, storage it reads) -> op that wrote the storage last, None for leaves."""
-    writer: dict[int, int] = {}
-    out: dict[tuple[int, int], int | None] = {}
-    for call in tape.ops[: end + 1]:
-        for ref in refs_in((call.args, call.kwargs)):
-            out[call.index, ref.storage] = writer.get(ref.storage)
-        for ref in refs_in(call.outputs):
-            writer[ref.storage] = call.index
-        for number in call.mutates:
-            writer[number] = call.index
-    return out
+def _to_scale(run: Tensor, reference: Tensor) -> Tensor:
+    """Return distances relative to the largest magnitude: what many elements together make of it.
 
-
-def _ancestors(tape: Tape, birth: OpCall, producers: dict[tuple[int, int], int | None]) -> set[int]:
-    wanted, queue = {birth.index}, [birth.index]
-    while queue and len(wanted) < MAX_ANCESTORS:
-        index = queue.pop(0)
-        call = tape.ops[index]
-        for ref in refs_in((call.args, call.kwargs)):
-            producer = producers.get((index, ref.storage))
-            if producer is not None and producer not in wanted and _small_float(ref):
-                wanted.add(producer)
-                queue.append(producer)
-    return wanted
-
-
-def _small_float(ref: TensorRef) -> bool:
-    size = 1
-    for n in ref.shape:
-        size *= n
-    return torch_dtype(ref.dtype).is_floating_point and size <= MAX_ELEMENTS
+    Small elements have large relative errors, which a sum, a product or a softmax does not see.
+    """
+    size = reference.abs()
+    scale = torch.where(torch.isfinite(size), size, 0.0).max().clamp(min=1e-300)
+    far = (run - reference).abs() / scale
+    same = (run == reference) | (torch.isnan(run) & torch.isnan(reference))
+    return torch.where(same, 0.0, torch.nan_to_num(far, nan=1.0, posinf=1.0))

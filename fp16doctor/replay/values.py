@@ -15,7 +15,20 @@ FORMAT_NAMES = {
     torch.float64: "fp64",
     torch.float8_e4m3fn: "fp8_e4m3",
     torch.float8_e5m2: "fp8_e5m2",
+    torch.complex32: "fp16",
+    torch.complex64: "fp32",
+    torch.complex128: "fp64",
 }
+
+
+def format_name(dtype: torch.dtype) -> str:
+    """Return the name of a floating dtype's format, of a complex one the format of its parts.
+
+    A format without a name of its own (another fp8) goes by the nearest: range before precision.
+    """
+    if dtype in FORMAT_NAMES:
+        return FORMAT_NAMES[dtype]
+    return "fp8_e5m2" if "e5m2" in str(dtype) else "fp8_e4m3"
 
 
 def is_float(tensor: Tensor) -> bool:
@@ -24,22 +37,20 @@ def is_float(tensor: Tensor) -> bool:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """Return complex tensors as pairs of reals, others as they are."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    """Return complex tensors as pairs of reals, fp8 ones in fp32 (fp8 cannot be compared)."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
 
 
 def nonfinite_code(tensor: Tensor) -> int:
     """Return 0 for finite, 1 where there are infs and no NaN, 2 where there is a NaN."""
     if tensor.numel() == 0 or not is_float(tensor):
         return 0
-    low, high = torch.aminmax(as_real(tensor).float() if _small(tensor) else as_real(tensor))
+    low, high = torch.aminmax(as_real(tensor))
     if torch.isnan(low) or torch.isnan(high):
         return 2
     return int(bool(torch.isinf(low)) or bool(torch.isinf(high)))
-
-
-def _small(tensor: Tensor) -> bool:
-    return tensor.element_size() == 1
 
 
 def amax(tensor: Tensor) -> float | None:
@@ -49,6 +60,11 @@ def amax(tensor: Tensor) -> float | None:
     return float(values.abs().max()) if values.numel() else None
 
 
+def is_finite(x: float | None) -> bool:
+    """Tell whether a number is there, and neither inf nor NaN."""
+    return x is not None and x - x == 0
+
+
 def unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the index of the ``flat``-th element in row-major order."""
     index = []
@@ -56,17 +72,6 @@ def unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         index.append(flat % size)
         flat //= size
     return tuple(reversed(index))
-
-
-def at(tensor: Tensor, index: tuple[int, ...], shape: tuple[int, ...]) -> float | None:
-    """Return the element that is broadcast to ``index`` of ``shape``; None if shapes do not fit."""
-    if tensor.is_complex():
-        return None
-    try:
-        whole = torch.broadcast_to(tensor, shape)
-    except RuntimeError:
-        return None
-    return float(whole[index]) if index or whole.dim() == 0 else None
 
 
 def discrepancy(run: Tensor, reference: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ class RangeStats:
     amax: float  # largest finite magnitude, 0.0 where there is none
     amin_nonzero: float  # smallest non-zero magnitude, inf where there is none
     exponents: tuple[tuple[int, int], ...] = ()  # (binary exponent, count), ascending, finite non-zero only
+    sum_abs: float = 0.0  # sum of the finite magnitudes, to about 1e-6 of itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,13 @@ class ModuleRanges:
 
     module_path: str  # FQN below its root
     module_class: str
-    role: str  # output, grad_output, weight, weight.grad
-    steps: tuple[int, ...]  # steps at which ``stats`` were taken
-    stats: tuple[RangeStats, ...]
+    role: str  # output, grad_output (with [i] where a module returns several tensors), weight, weight.grad
+    steps: tuple[int, ...]  # steps at which ``stats`` were taken; the last of those merged into one
+    stats: tuple[RangeStats, ...]  # in the tensors' own units: grad_output holds the loss scale
+    loss_scales: tuple[float, ...] = ()  # loss scale that ``stats`` of a grad_output hold, largest of those merged
+    n_looked: int = 0  # steps looked at, for the extremes alone included
+    amax: float = 0.0  # largest finite magnitude over all of these
+    amax_step: int | None = None  # step of that
+    amax_unscaled: float = 0.0  # the same for magnitudes with each step's loss scale divided out
+    n_nonfinite: int = 0  # steps with an inf or a NaN
+    first_nonfinite: int | None = None  # the first of them

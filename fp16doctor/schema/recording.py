@@ -10,6 +10,7 @@ from enum import Enum
 
 from fp16doctor.schema.location import OpSite, SourceLine
 from fp16doctor.schema.ranges import ModuleRanges
+from fp16doctor.schema.usage import UsageFact
 
 
 class OutcomeKind(str, Enum):
@@ -59,6 +60,10 @@ class RunInfo:
     rank: int = 0
     world_size: int = 1
     ops_by_dtype: tuple[tuple[str, int], ...] = ()  # (dtype of the first output, op calls)
+    bytes_by_dtype: tuple[tuple[str, int], ...] = ()  # (dtype, bytes the ops of one training step made)
+    parameters_by_dtype: tuple[tuple[str, int], ...] = ()  # (dtype in which weights are stored, elements)
+    autocast: tuple[str, ...] = ()  # "cpu float16": what was on when a model was called
+    loss_scaling: str = ""  # "GradScaler", "by hand, 1024", "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +88,4 @@ class Recording:
     steps: tuple[StepInfo, ...] = ()
     ranges: tuple[ModuleRanges, ...] = ()
     warnings: tuple[Caution, ...] = field(default_factory=tuple)
+    usage: tuple[UsageFact, ...] = ()

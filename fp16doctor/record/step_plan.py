@@ -1,0 +1,86 @@
+"""Which steps of a watched loop are surveyed, how closely, and which are taped as well.
+
+Must not know how a step is surveyed or taped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from fp16doctor.errors import UsageError
+from fp16doctor.record.range_hooks import Look
+from fp16doctor.record.survey import sampled
+
+FIRST_TAPED = 3  # the first steps are taped
+TAPES_AFTER_FULL = 10  # so many rounds of full statistics make one taped step
+MOST_TROUBLE_TAPES = 12  # steps taped because the scaler skipped the one before
+
+
+class Action(IntEnum):
+    """What is done in one step; the names are those of ``torch.profiler.ProfilerAction``."""
+
+    NONE = 0  # nothing at all
+    WARMUP = 1  # the screen: largest magnitude, inf or NaN
+    RECORD = 2  # full statistics
+    RECORD_AND_SAVE = 3  # and a tape of every op
+
+
+class StepPlan:
+    """Answers for each step; asked once, in order."""
+
+    def __init__(self, every: int, schedule: Callable[[int], Any] | None) -> None:
+        self._every, self._schedule = every, schedule
+        self._actions: dict[int, Action] = {}
+        self._known: set[tuple[str, str]] = set()
+        self._skips = 0
+
+    def look(self, step: int) -> Look:
+        """Return how closely a step is surveyed."""
+        return Look(min(self._action(step), Action.RECORD))
+
+    def wants_tape(self, step: int, trouble: frozenset[tuple[str, str]]) -> bool:
+        """Whether a step is taped; ``trouble`` is what went wrong in the one before.
+
+        An inf that a module returns in every step (a mask) is followed once only.
+        """
+        action = self._action(step)
+        return action is Action.RECORD_AND_SAVE or (
+            self._is_new(trouble) and action is not Action.NONE
+        )
+
+    def _is_new(self, trouble: frozenset[tuple[str, str]]) -> bool:
+        places = {t for t in trouble if t[0] or t[1] != "found_inf"}
+        fresh = places - self._known
+        self._known |= places
+        if len(places) == len(trouble):
+            return bool(fresh)
+        self._skips += 1
+        return self._skips <= MOST_TROUBLE_TAPES
+
+    def _action(self, step: int) -> Action:
+        known = self._actions.get(step)
+        if known is None:
+            self._actions = {step: self._decide(step)}  # earlier steps are not asked for again
+            known = self._actions[step]
+        return known
+
+    def _decide(self, step: int) -> Action:
+        if self._schedule is not None:
+            return _action_named(self._schedule(step))
+        if step < FIRST_TAPED or step % (self._every * TAPES_AFTER_FULL) == 0:
+            return Action.RECORD_AND_SAVE
+        return Action.RECORD if sampled(step, self._every) else Action.WARMUP
+
+
+def _action_named(answer: Any) -> Action:
+    name = getattr(answer, "name", answer)
+    try:
+        return Action[name]
+    except KeyError:
+        raise UsageError(
+            f"schedule= answered {answer!r} for a step; it must answer a ProfilerAction or one of "
+            + ", ".join(repr(a.name) for a in Action),
+            "unknown-action",
+        ) from None

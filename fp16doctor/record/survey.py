@@ -1,0 +1,294 @@
+"""The survey: how large every module's values are, step by step, kept within bounds.
+
+Must not know how statistics are taken (``range_stats``) or what they mean (``diagnose``).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from fp16doctor.record.module_paths import ModulePaths
+from fp16doctor.record.range_hooks import Found, Look, RangeHooks
+from fp16doctor.record.range_stats import PendingScreen, PendingStats
+from fp16doctor.record.range_track import Track
+from fp16doctor.schema.ranges import ModuleRanges, RangeStats
+
+MOST_SAMPLES = 64  # of one module and role; beyond that older steps are merged
+ALL_SAMPLES = 4096  # of all together: about 4 KiB each
+MOST_FAILURES = 20
+FIRST_FULL, EVERY_FULL = 3, 10  # the first steps and every n-th get full statistics
+
+
+def sampled(step: int, every: int = EVERY_FULL) -> bool:
+    """Whether a step gets full statistics: the first few do, and every ``every``-th."""
+    return step < FIRST_FULL or step % every == 0
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyPlan:
+    """What the survey looks at."""
+
+    look: Callable[[int], Look] = lambda step: Look.FULL if sampled(step) else Look.NOTHING
+    wanted: Callable[[str, nn.Module], bool] = lambda path, module: True
+
+
+@dataclass(frozen=True, slots=True)
+class StepSurvey:
+    """What one closed step has shown."""
+
+    step: int
+    nonfinite: tuple[tuple[str, str], ...] = ()  # (module path, role), in order of arrival
+
+    @property
+    def gradients_hurt(self) -> bool:
+        """Whether a parameter's gradient had an inf or a NaN."""
+        return any(role.endswith(".grad") for _, role in self.nonfinite)
+
+
+class Survey:
+    """Tracks of all modules and roles; the recorder says when steps begin and end."""
+
+    def __init__(
+        self,
+        plan: SurveyPlan,
+        modules: ModulePaths,
+        caution: Callable[[str, str], None],
+    ) -> None:
+        self.hooks = RangeHooks(self._track, self._take, self._failed)
+        self.last = StepSurvey(-1)
+        self._plan, self._caution = plan, caution
+        self._roots, self._path_of = modules.roots, modules.path_of
+        self._tracks: dict[tuple[str, str], Track] = {}
+        self._open: list[Track] = []  # touched in the open step, in order
+        self._screens: dict[tuple[torch.device, torch.dtype], _Screens] = {}
+        self._pending: list[tuple[list[Track], PendingStats]] = []
+        self._labels: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._owners: dict[str, weakref.ref[nn.Module]] = {}
+        self._parameters: dict[int, tuple[str, nn.Module, str]] = {}
+        self._seen: set[int] = set()  # parameters whose gradients were looked at in this step
+        self._buffers_seen = False
+        self._failures = 0
+        self._step = 0
+        self._weights_at: int | None = None  # step of the last look at the weights
+        self._handle: Any = None
+
+    def attach(self) -> None:
+        """Be called in front of every optimizer's step."""
+        self._handle = register_optimizer_step_pre_hook(
+            lambda optimizer, args, kwargs: self.before_update(optimizer)
+        )
+
+    def begin(self, step: int) -> None:
+        """Open a step."""
+        self._step = step
+        self.hooks.look = Look.NOTHING if self._failures >= MOST_FAILURES else self._plan.look(step)
+
+    def root_called(self) -> None:
+        """A root module is called: only calls with gradients enabled belong to training."""
+        self.hooks.in_training = torch.is_grad_enabled()
+
+    def before_update(self, optimizer: Any = None) -> None:
+        """Look at the gradients as the optimizer gets them, and on sampled steps at the weights.
+
+        Without an optimizer (a step that the scaler skips) at all gradients not seen yet.
+        """
+        if not self.hooks.look:
+            return
+        try:
+            with torch._C._DisableTorchDispatch():
+                self._look_at_parameters(optimizer)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the script
+            self._failed(error)
+
+    def pending(self) -> list[Tensor]:
+        """Return what must be read from devices before ``close``, in order."""
+        extremes = [torch.stack([*s.lows, *s.highs]) for s in self._screens.values()]
+        return extremes + [f.vector for _, f in self._pending]
+
+    def close(self, step: int, loss_scale: float, numbers: list[list[float]]) -> None:
+        """Book the open step; ``numbers`` are the values of ``pending``."""
+        extremes, vectors = numbers[: len(self._screens)], numbers[len(self._screens) :]
+        for screens, values in zip(self._screens.values(), extremes, strict=True):
+            screens.deliver(values)
+        for (tracks, found), values in zip(self._pending, vectors, strict=True):
+            _measured(tracks, found.finish(values))
+        nonfinite = [(t.path, t.role) for t in self._open if t.close(step, loss_scale)]
+        most = min(MOST_SAMPLES, max(ALL_SAMPLES // max(len(self._tracks), 1), 2))
+        for track in self._open:
+            track.thin(most)
+        self.last = StepSurvey(step, tuple(nonfinite))
+        self._reset()
+
+    def drop(self) -> None:
+        """Forget the open step: it has not trained."""
+        for track in self._open:
+            track.forget()
+        self._reset()
+
+    def detach(self) -> None:
+        """Be called no more."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = None
+
+    def ranges(self) -> tuple[ModuleRanges, ...]:
+        """Return everything seen: modules in order of their first output, roles together."""
+        order: dict[str, int] = {}
+        for track in self._tracks.values():
+            order.setdefault(track.path, len(order))
+        seen = [t for t in self._tracks.values() if t.n_looked]
+        return tuple(t.ranges() for t in sorted(seen, key=lambda t: order[t.path]))
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _reset(self) -> None:
+        self.hooks.remove()
+        self._open, self._pending, self._screens = [], [], {}
+        self._seen.clear()
+        self._buffers_seen = False
+
+    def _failed(self, error: Exception) -> None:
+        """Go on without one tensor; stop where that becomes the rule."""
+        self._failures += 1
+        what = f"{type(error).__name__}: {error}"
+        self._caution("survey-gap", f"the ranges of a tensor could not be read: {what}")
+        if self._failures == MOST_FAILURES:
+            self.hooks.look = Look.NOTHING
+            self._caution("survey-stopped", f"the survey stopped; the last fault was {what}")
+
+    def _track(self, path: str, module: nn.Module, role: str) -> Track | None:
+        if not self._plan.wanted(path, module):
+            return None
+        label = self._label(path, module)
+        found = self._tracks.get((label, role))
+        if found is None:
+            scaled = role.startswith("grad_output")
+            found = Track(label, type(module).__name__, role, scaled)
+            self._tracks[label, role] = found
+        return found
+
+    def _label(self, path: str, module: nn.Module) -> str:
+        """Return the path, with the root's class in front where another root's module has it."""
+        known = self._labels.get(module)
+        if known is not None:
+            return known
+        label, owner = path, self._owners.get(path)
+        if owner is not None and (other := owner()) is not None and other is not module:
+            root = next((r for r in self._roots() if any(m is module for m in r.modules())), None)
+            if root is not None:  # else made anew in each call: all such share one track
+                label = f"{type(root).__name__}.{path}" if path else type(root).__name__
+        self._owners.setdefault(label, weakref.ref(module))
+        self._labels[module] = label
+        return label
+
+    def _take(self, tracks: list[Track], found: Found) -> None:
+        if found is None:
+            return
+        for track in tracks:
+            if not track.touched:
+                track.touched = True
+                self._open.append(track)
+        if isinstance(found, PendingStats):
+            self._pending.append((tracks, found))
+        elif isinstance(found, RangeStats):
+            _measured(tracks, found)
+        else:
+            key = (found.low.device, found.low.dtype)
+            self._screens.setdefault(key, _Screens()).add(tracks, found)
+
+    # -- parameters ------------------------------------------------------------------------------
+
+    def _look_at_parameters(self, optimizer: Any) -> None:
+        if optimizer is None:
+            self._learn()
+            parameters = [p for root in self._roots() for p in root.parameters()]
+        else:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        weights = self.hooks.look is Look.FULL and self._weights_due()
+        for parameter in parameters:
+            if id(parameter) in self._seen or parameter.grad is None:
+                continue
+            self._seen.add(id(parameter))
+            path, module, name = self._name(parameter)
+            self._look_at(path, module, f"{name}.grad", parameter.grad)
+            if weights:
+                self._look_at(path, module, name, parameter)
+        if weights and not self._buffers_seen:
+            self._buffers_seen = True
+            self._look_at_buffers()
+
+    def _weights_due(self) -> bool:
+        """Weights change slowly, and take as long to look at as their gradients."""
+        if self._weights_at is None or self._step - self._weights_at >= EVERY_FULL:
+            self._weights_at = self._step
+        return self._weights_at == self._step
+
+    def _look_at_buffers(self) -> None:
+        for path, module in self._modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                if not is_lazy(buffer) and buffer.is_floating_point():
+                    self._look_at(path, module, name, buffer)
+
+    def _look_at(self, path: str, module: nn.Module, role: str, tensor: Tensor) -> None:
+        track = self._track(path, module, role)
+        if track is not None:
+            self._take([track], self.hooks.look_at(tensor))
+
+    def _name(self, parameter: Tensor) -> tuple[str, nn.Module, str]:
+        known = self._parameters.get(id(parameter))
+        if known is None:
+            self._learn()
+            outside = ("", _OUTSIDE, f"parameter[{len(self._parameters)}]")
+            known = self._parameters.setdefault(id(parameter), outside)
+        return known
+
+    def _learn(self) -> None:
+        for path, module in self._modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                self._parameters.setdefault(id(parameter), (path, module, name))
+
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Every module of every root once, under the name its outputs have."""
+        seen = set()
+        for root in self._roots():
+            for path, module in root.named_modules():
+                if module not in seen:
+                    seen.add(module)
+                    yield self._path_of(module, path), module
+
+
+_OUTSIDE = nn.Module()  # stands for the script itself: parameters that no module holds
+
+
+def _measured(tracks: list[Track], stats: RangeStats) -> None:
+    for track in tracks:
+        track.measured(stats)
+
+
+class _Screens:
+    """The open step's extremes of one device and dtype: read as one tensor."""
+
+    def __init__(self) -> None:
+        self.lows: list[Tensor] = []
+        self.highs: list[Tensor] = []
+        self._tracks: list[list[Track]] = []
+
+    def add(self, tracks: list[Track], found: PendingScreen) -> None:
+        self._tracks.append(tracks)
+        self.lows.append(found.low)
+        self.highs.append(found.high)
+
+    def deliver(self, values: list[float]) -> None:
+        lows, highs = values[: len(self.lows)], values[len(self.lows) :]
+        for tracks, low, high in zip(self._tracks, lows, highs, strict=True):
+            magnitude = PendingScreen.finish(low, high)
+            for track in tracks:
+                track.screened(magnitude)

@@ -1,0 +1,254 @@
+"""Follows every gradient from backward to the update: does it carry a scale, who touched it.
+
+Must not know which touch is a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fp16doctor.record.roll import RawOp
+from fp16doctor.record.split import reads_of, writes_of
+from fp16doctor.record.usage.calls import Attempt
+from fp16doctor.record.usage.step_view import (
+    UNSCALE,
+    Backward,
+    Scaling,
+    Seen,
+    StepView,
+    base_of,
+    number_factor,
+)
+from fp16doctor.schema.location import Phase
+from fp16doctor.schema.usage import UsageKind
+
+_NORMS = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
+_CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "clip"})
+_PRODUCTS = frozenset({"mul", "div"})
+_RESETS = frozenset({"zero", "fill", "copy"})
+_READ_BACK = frozenset({"aten._local_scalar_dense.default", "aten.is_nonzero.default"})
+
+
+@dataclass(slots=True)
+class Touch:
+    """Something done to gradients that carried a scale."""
+
+    kind: UsageKind
+    op: RawOp
+    index: int
+    gradients: set[int]
+    limit: float | None = None
+    factor: float | None = None  # the constant it multiplied by
+
+
+@dataclass(slots=True)
+class GradientStates:
+    """The state of every gradient of the step, by storage."""
+
+    scaled: dict[int, Scaling] = field(default_factory=dict)
+    divided: set[int] = field(default_factory=set)  # by the scale, by hand
+    unscaled: set[int] = field(default_factory=set)  # by GradScaler, and not started afresh since
+    clipped: set[int] = field(default_factory=set)  # while scaled
+    derived: set[int] = field(default_factory=set)  # computed from scaled gradients
+    limits: dict[int, float] = field(default_factory=dict)  # derived -> constant it was made with
+    touches: list[Touch] = field(default_factory=list)
+    read_back: bool = False  # a number derived from scaled gradients went to Python
+
+    def forget(self, numbers: set[int]) -> None:
+        """These gradients start afresh."""
+        for number in numbers:
+            self.scaled.pop(number, None)
+        for kept in (self.divided, self.unscaled, self.clipped):
+            kept -= numbers
+
+
+def follow(view: StepView, unscaled: set[int]) -> Iterator[Seen]:
+    """Yield what was done to scaled gradients; ``unscaled`` goes in and comes out up to date."""
+    walk = _Walk(view, GradientStates(unscaled=unscaled))
+    yield from walk.run()
+
+
+class _Walk:
+    def __init__(self, view: StepView, states: GradientStates) -> None:
+        self._view, self._now = view, states
+        self._gradients = set(view.marks.gradients)
+
+    def run(self) -> Iterator[Seen]:
+        backwards, attempts = list(self._view.backwards), list(self._view.calls.attempts)
+        for index, op in enumerate(self._view.ops):
+            while backwards and backwards[0].last <= index:
+                yield from self._after_backward(backwards.pop(0))
+            while attempts and attempts[0].first <= index:
+                yield from self._attempt(attempts.pop(0))
+            if op.where[3] not in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD):
+                yield from self._op(index, op)
+        for backward in backwards:
+            yield from self._after_backward(backward)
+        for attempt in attempts:
+            yield from self._attempt(attempt)
+
+    # -- backward --------------------------------------------------------------------------------
+
+    def _after_backward(self, backward: Backward) -> Iterator[Seen]:
+        ops = self._view.ops
+        touched: set[int] = set()
+        added: dict[int, int] = {}  # gradient -> op that added to it
+        for index in range(backward.first, backward.last):
+            touched |= writes_of(ops[index]) & self._gradients
+            added.update({n: index for n in ops[index].written if n in self._gradients})
+        mixed = added.keys() & self._now.unscaled
+        scaled = backward.scaling.kind in ("scaler", "hand")
+        if mixed and scaled:
+            index = min(added[n] for n in mixed)
+            yield self._seen(UsageKind.MIXED_SCALES, backward.seed or index, Phase.BACKWARD)
+        self._now.forget(touched)
+        if backward.scaling.kind != "none":
+            self._now.scaled.update(dict.fromkeys(touched, backward.scaling))
+
+    # -- between backward and the update ---------------------------------------------------------
+
+    def _op(self, index: int, op: RawOp) -> Iterator[Seen]:
+        now = self._now
+        if op.info.name == UNSCALE:
+            yield from self._unscale(index, set(op.written) & self._gradients)
+            return
+        written = set(op.written) & self._gradients
+        if written and base_of(op) in _RESETS:
+            now.forget(written)
+        if not now.scaled or self._view.calls.inside_attempt(index):
+            return
+        reads = reads_of(op)
+        mine = reads & now.scaled.keys() - now.divided
+        if mine & written:
+            yield from self._write(index, op, mine & written)
+        elif mine or not now.derived.isdisjoint(reads):
+            self._read(index, op, mine, reads)
+
+    def _read(self, index: int, op: RawOp, mine: set[int], reads: set[int]) -> None:
+        now = self._now
+        if op.info.name in _READ_BACK:
+            now.read_back = True
+            return
+        made = writes_of(op)
+        now.derived |= made
+        if mine and base_of(op) in _NORMS:
+            now.touches.append(Touch(UsageKind.SCALED_NORM, op, index, mine))
+        value = _plain_number(op)
+        known = [now.limits[n] for n in reads if n in now.limits]
+        if base_of(op) in _PRODUCTS and value is not None:
+            known = [value]
+        now.limits.update(dict.fromkeys(made, known[0]) if known else {})
+
+    def _write(self, index: int, op: RawOp, mine: set[int]) -> Iterator[Seen]:
+        now, base = self._now, base_of(op)
+        factor = number_factor(op)
+        if base in _CLAMPS:
+            self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, _plain_number(op)))
+        elif base not in _PRODUCTS:
+            return
+        elif factor is not None:
+            yield from self._constant_factor(index, op, mine, factor)
+        elif reads_of(op) & now.derived:
+            limit = next((now.limits[n] for n in reads_of(op) if n in now.limits), None)
+            self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, limit))
+        else:
+            now.divided |= mine  # by something unknown, which may be the scale
+
+    def _constant_factor(
+        self, index: int, op: RawOp, mine: set[int], factor: float
+    ) -> Iterator[Seen]:
+        now = self._now
+        scale = self._scale_of(mine)
+        if not factor or scale is None:
+            now.forget(mine)
+        elif abs(factor * scale - 1) < 1e-3:
+            yield from self._confirm(mine)
+            now.divided |= mine
+        elif not now.read_back and factor * factor * scale < 1:
+            # Nearer to the scale than to 1: the scale and an average in one number.
+            yield from self._confirm(mine)
+            now.forget(mine)
+        elif now.read_back and not _is_ratio(factor):
+            self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, factor=abs(factor)))
+
+    def _clip(self, touch: Touch) -> None:
+        self._now.touches.append(touch)
+        self._now.clipped |= touch.gradients
+
+    def _unscale(self, index: int, gradients: set[int]) -> Iterator[Seen]:
+        now = self._now
+        again = gradients & (now.divided | now.unscaled)
+        known = {n for n in again if n in now.unscaled or self._scale_of({n}) is not None}
+        if known:
+            yield self._seen(UsageKind.UNSCALED_TWICE, index, Phase.OPTIMIZER)
+        yield from self._confirm(gradients)
+        now.forget(gradients)
+        now.unscaled |= gradients
+
+    def _confirm(self, gradients: set[int]) -> Iterator[Seen]:
+        """The scale leaves these gradients now: what was done to them before was done too early."""
+        touches = [t for t in self._now.touches if t.gradients & gradients]
+        clips = [t for t in touches if t.kind is UsageKind.SCALED_CLIP]
+        if touches:
+            yield self._touched((clips or touches)[0], clips)
+        self._now.touches = [t for t in self._now.touches if t not in touches]
+
+    def _touched(self, touch: Touch, clips: list[Touch]) -> Seen:
+        facts: dict[str, Any] = {"limit": touch.limit, "detail": base_of(touch.op)}
+        facts["clips"] = [c.index for c in clips]
+        facts["coefficient"] = min((c.factor for c in clips if c.factor is not None), default=None)
+        return self._seen(touch.kind, touch.index, Phase.OPTIMIZER, **facts)
+
+    # -- the update ------------------------------------------------------------------------------
+
+    def _attempt(self, attempt: Attempt) -> Iterator[Seen]:
+        if attempt.by_scaler or attempt.closure:
+            return
+        now = self._now
+        mine = [n for n in attempt.gradients if n in now.scaled]
+        raw = [n for n in mine if n not in now.divided and now.scaled[n].kind != "unknown"]
+        if not raw or len(raw) < len(mine) or len(raw) * 2 < len(attempt.gradients):
+            return
+        if now.clipped & set(raw):
+            yield from self._confirm(set(raw))
+            return
+        facts = {"optimizer": attempt.name, **self._scale_facts(set(raw))}
+        yield Seen(
+            UsageKind.NEVER_UNSCALED,
+            attempt.where,
+            attempt.first,
+            Phase.OPTIMIZER,
+            facts=facts,
+        )
+
+    # -- common ----------------------------------------------------------------------------------
+
+    def _scale_of(self, gradients: set[int]) -> float | None:
+        scaling = next((self._now.scaled[n] for n in gradients if n in self._now.scaled), None)
+        if scaling is None or scaling.kind == "unknown":
+            return None
+        return scaling.factor if scaling.kind == "hand" else self._view.scale()
+
+    def _scale_facts(self, gradients: set[int]) -> dict[str, Any]:
+        kinds = {self._now.scaled[n].kind for n in gradients if n in self._now.scaled}
+        return {"loss_scale": self._scale_of(gradients), "by_hand": "hand" in kinds}
+
+    def _seen(self, kind: UsageKind, index: int, phase: Phase, **facts: Any) -> Seen:
+        op = self._view.ops[index]
+        facts.setdefault("loss_scale", self._view.scale())
+        return Seen(kind, op.where, index, phase, op.info.name, facts)
+
+
+def _plain_number(op: RawOp) -> float | None:
+    """The Python number among an op's arguments, as clamp and products have it."""
+    plain = [a for a in (*op.args[1:], *op.kwargs.values()) if type(a) in (int, float)]
+    return max(map(abs, map(float, plain))) if plain else None
+
+
+def _is_ratio(factor: float) -> bool:
+    """Tell n and 1/n for a whole number n: an average over micro-batches, ranks or a batch."""
+    size = abs(factor)
+    whole = size if size >= 1 else 1 / size
+    return abs(whole - round(whole)) < 1e-6 * whole

@@ -1,0 +1,100 @@
+"""Births as events: what each is in the light of the whole step, and which belong together.
+
+Must not know rules; ``diagnose`` finds causes and words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fp16doctor.replay.births import BirthFacts
+from fp16doctor.replay.lockstep import LockstepResult
+from fp16doctor.replay.sinks import SinkObserver
+from fp16doctor.replay.taint import Spread, Tracer
+from fp16doctor.replay.upstream import find_cause
+from fp16doctor.schema.policy import PrecisionPolicy
+from fp16doctor.schema.tape import Tape
+from fp16doctor.schema.trace import Event, EventKind, SinkState
+
+MAX_CAUSES = 3  # boundary births of one step whose upstream is searched
+_SINK_ORDER = ["loss", "gradients", "parameters", "buffers"]
+
+
+class EventMaker:
+    """Turns the births of one lockstep run into events."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        policy: PrecisionPolicy,
+        result: LockstepResult,
+        sinks: SinkObserver,
+        states: tuple[SinkState, ...],
+    ) -> None:
+        self._tape, self._policy, self._births = tape, policy, result.births
+        self._tracer = Tracer(tape, result.codes, sinks.bad)
+        self._sick = {s.sink for s in states if s.nonfinite_reference}
+
+    def events(self) -> Iterator[Event]:
+        """Yield events in tape order; a NaN made of another birth's inf is part of its chain."""
+        absorbed: set[int] = set()
+        causes = 0
+        for birth in self._births:
+            if birth.call.index in absorbed:
+                continue
+            path = self._path(birth)
+            if not self._harmless(birth):
+                absorbed |= path.ops & {b.call.index for b in self._births if b.nan_from_inf}
+            event = self._event(birth, path)
+            if event.kind is EventKind.BOUNDARY and causes < MAX_CAUSES:
+                causes += 1
+                event = self._with_cause(event, birth)
+            yield event
+
+    def _path(self, birth: BirthFacts) -> Spread:
+        """Follow a birth; where it alone does no harm, what others make of it is theirs."""
+        harmless = self._harmless(birth)
+        stops = {b.call.index for b in self._births if harmless or not b.inherits}
+        return self._tracer.spread(birth, stops - {birth.call.index})
+
+    def _harmless(self, birth: BirthFacts) -> bool:
+        """An inf on purpose, or one that the reference run has and takes no harm from."""
+        shared = birth.kind is EventKind.BOUNDARY and birth.shared
+        return birth.constant_source or (shared and not self._sick)
+
+    def _event(self, birth: BirthFacts, path: Spread) -> Event:
+        attempt = self._tape.attempt
+        return Event(
+            kind=self._kind(birth, path),
+            site=replace(birth.call.site, element=birth.element),
+            format=birth.format,
+            n_inf=birth.n_inf,
+            n_nan=birth.n_nan,
+            total=birth.total,
+            exact=birth.exact,
+            reference=birth.reference,
+            reference_amax=birth.reference_amax,
+            operands=birth.operands,
+            integer_operand=birth.integer_operand,
+            constant=birth.constant,
+            later_nonfinite=len(path.ops),
+            first_nan=path.first_nan,
+            reaches=tuple(sorted(path.reaches, key=_SINK_ORDER.index)),
+            in_tail=attempt is not None and birth.call.index >= attempt,
+        )
+
+    def _kind(self, birth: BirthFacts, path: Spread) -> EventKind:
+        if birth.kind is not EventKind.BOUNDARY or not birth.shared:
+            return birth.kind
+        if not path.reaches:
+            return EventKind.INTENDED
+        return EventKind.LOGIC if self._sick & path.reaches else EventKind.BOUNDARY
+
+    def _with_cause(self, event: Event, birth: BirthFacts) -> Event:
+        cause = find_cause(self._tape, birth, self._policy)
+        if cause is None:
+            return event
+        return replace(
+            event, cause_site=cause.site, cause_as_run=cause.as_run, cause_exact=cause.exact
+        )
