@@ -40,6 +40,7 @@ from fp16doctor.schema.diagnosis import (
 from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, Recording, RunInfo
+from fp16doctor.schema.tape import Tape
 from fp16doctor.schema.trace import ReplayTrace
 from fp16doctor.schema.usage import UsageFact
 
@@ -183,21 +184,30 @@ class Session:
         suspects = births(roll)
         fresh = [b for b in suspects if b.key not in self._known]
         flagged = bool(fresh) and self._worth(fresh)
-        if not flagged and not self._due(recorder, roll):
+        due = flagged or self._due(recorder, roll)
+        wanted = recorder.steps.attempted and self._shelf.wants(roll.step)
+        if not due and not wanted:
             return False
-        self._known.update(b.key for b in suspects)
+        tape = build_tape(recorder, roll)
+        if due:
+            self._known.update(b.key for b in suspects)
+            self._look_at(recorder, tape)
+        if recorder.steps.attempted:
+            self._shelf.follow(tape)
+        return flagged
+
+    def _look_at(self, recorder: Recorder, tape: Tape) -> None:
+        """Compare a step with the reference."""
         try:
-            tape = build_tape(recorder, roll)
             trace = examine(tape, with_reference=True, ledger=self._ledger)
         except ReplayError as error:
-            recorder.caution(error.slug, f"step {roll.step}: {error.message}")
-            return False
+            recorder.caution(error.slug, f"step {tape.step}: {error.message}")
+            return
         info = recorder.book.steps[-1] if recorder.book.steps else None
-        if info is not None and info.step == roll.step:
+        if info is not None and info.step == tape.step:
             trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
         self._traces.append(trace)
         self._shelf.offer(tape, trace)
-        return flagged
 
     def _due(self, recorder: Recorder, roll: Roll) -> bool:
         """Tell whether a step without a flag is one of the sampled ones, and there is time."""
@@ -285,7 +295,9 @@ class Session:
     def _bench(self) -> Bench | None:
         """Return the kept steps, ready for trials; None where none was kept."""
         tapes = self._shelf.tapes()
-        return Bench(tapes, self._options.budget_s) if tapes else None
+        if not tapes:
+            return None
+        return Bench(tapes, self._options.budget_s, window=self._shelf.window())
 
     def _warnings(self) -> tuple[Caution, ...]:
         found = list(self._recorder.cautions.values())

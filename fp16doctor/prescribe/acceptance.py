@@ -5,7 +5,14 @@ On each examined step, at the settled loss scale, against the fp32 replay of the
 1. nothing is non-finite in loss, gradients, parameters and buffers;
 2. no parameter loses half of its gradient to zeros that do not belong there;
 3. *descent*: a small step against the candidate's gradient lowers the fp32 loss by at least 95 %
-   of what the same step against the reference's gradient does.
+   of what the same step against the reference's gradient does. An ill-conditioned step, one whose
+   fp32 gradient turns over when its values change in the format's last place, cannot tell: there
+   the trajectory decides alone.
+
+Over the run of consecutive steps, everything carried along:
+
+4. *trajectory*: finite as long as the fp32 one, and at its end no higher than that by more than a
+   tenth of what fp32 gained (and a fiftieth of the loss).
 
 Must not know how candidates are found.
 """
@@ -16,11 +23,17 @@ from dataclasses import dataclass
 
 import torch
 
+from fp16doctor.replay.trajectory import Course
 from fp16doctor.replay.trial import Trial, loss_at
 from fp16doctor.schema.tape import Tape
 
 DESCENT_KEPT = 0.95  # share of the reference's decrease
 STEP_SIZE = 0.01  # predicted relative decrease of the loss for the descent test
+ILL_CONDITIONED = 0.1  # gradient error by rounding noise from which a step cannot tell
+FLOOR_SPREAD = 4.0  # rounding is not independent noise: an error up to this times the floor
+SHORTEST_COURSE = 4  # consecutive steps that say something
+COURSE_GAIN = 0.1  # share of the fp32 gain that a candidate may miss
+COURSE_LOSS = 0.02  # share of the loss that two formats may differ by
 LOST_TENSOR = 0.5  # share of one parameter's Σ|g| that may not be lost
 
 
@@ -35,10 +48,16 @@ class Judgement:
     descent: float | None  # share of the reference's decrease; None where it does not descend
     lost: float  # largest share of one parameter's gradient that is lost
     loss: float | None
+    ill_conditioned: bool = False  # the step alone cannot tell
 
 
-def judge(tape: Tape, reference: Trial, candidate: Trial, *, tolerance: float = 1.0) -> Judgement:
-    """Apply all criteria; ``tolerance`` multiplies what the descent may miss."""
+def judge(
+    tape: Tape, reference: Trial, candidate: Trial, *, tolerance: float = 1.0, floor: float = 0.0
+) -> Judgement:
+    """Apply all criteria; ``tolerance`` multiplies what the descent may miss.
+
+    ``floor`` is the gradient error that rounding noise alone gives on this step.
+    """
     bad = sum(candidate.nonfinite.values())
     error, lost = gradient_error(reference, candidate), largest_loss(reference, candidate)
     if bad or not reference.finite:
@@ -48,10 +67,39 @@ def judge(tape: Tape, reference: Trial, candidate: Trial, *, tolerance: float = 
     if lost >= LOST_TENSOR:
         reason = f"{100 * lost:.3g} % of a parameter's gradient is lost"
         return Judgement(False, reason, 0, error, None, lost, candidate.loss)
+    if is_ill_conditioned(error, floor):
+        return Judgement(True, "", 0, error, None, lost, candidate.loss, ill_conditioned=True)
     kept = descent(tape, reference, candidate)
     short = kept is not None and kept < 1 - tolerance * (1 - DESCENT_KEPT)
     reason = f"a step keeps {100 * (kept or 0):.3g} % of the fp32 descent" if short else ""
     return Judgement(not short, reason, 0, error, kept, lost, candidate.loss)
+
+
+def is_ill_conditioned(error: float | None, floor: float) -> bool:
+    """Tell whether a step's gradient error is no more than its own sensitivity to rounding."""
+    return error is not None and floor >= ILL_CONDITIONED and error <= FLOOR_SPREAD * floor
+
+
+def course_reason(reference: Course, course: Course) -> str:
+    """Return why a trajectory is not accepted, "" where it is."""
+    if reference.first_nonfinite is not None:
+        return f"the fp32 trajectory is not finite either, from step {reference.first_nonfinite} on"
+    if course.first_nonfinite is not None:
+        return f"the trajectory is not finite from step {course.first_nonfinite} on"
+    shared = min(len(course.losses), len(reference.losses))
+    if course.failure or shared < SHORTEST_COURSE:
+        return ""  # it could not be followed: nothing is known beyond the single steps
+    end, wanted = _tail(course.losses[:shared]), _tail(reference.losses[:shared])
+    gained = abs(reference.losses[0] - wanted)
+    if end <= wanted + COURSE_GAIN * gained + COURSE_LOSS * abs(wanted):
+        return ""
+    return f"after {shared} steps the loss is {end:.4g}, in fp32 {wanted:.4g}"
+
+
+def _tail(losses: list[float]) -> float:
+    """Return the mean of the last third: single batches scatter."""
+    last = losses[-max(len(losses) // 3, 1) :]
+    return sum(last) / len(last)
 
 
 def gradient_error(reference: Trial, candidate: Trial) -> float | None:

@@ -9,11 +9,18 @@ import time
 from dataclasses import dataclass, replace
 
 from fp16doctor.errors import ReplayError
-from fp16doctor.prescribe.acceptance import Judgement, judge
-from fp16doctor.replay.trial import Trial, run_trial
-from fp16doctor.schema.policy import AS_RUN, FP32, PrecisionPolicy
+from fp16doctor.prescribe.acceptance import (
+    SHORTEST_COURSE,
+    Judgement,
+    course_reason,
+    gradient_error,
+    judge,
+)
+from fp16doctor.replay.trajectory import Course, follow
+from fp16doctor.replay.trial import Trial, run_disturbed, run_trial
+from fp16doctor.schema.policy import AS_RUN, BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Verdict, Verification
-from fp16doctor.schema.tape import Tape
+from fp16doctor.schema.tape import Tape, refs_in
 
 SMALLEST_FACTOR = 2.0**-40  # a loss scale is lowered by no more than this in search of its place
 
@@ -26,18 +33,30 @@ class Attempt:
     judgements: tuple[Judgement, ...]
     trials: tuple[Trial, ...]
     failure: str = ""  # why it could not be tried
+    course: Course | None = None  # consecutive steps, where every single one was accepted
+    course_reason: str = ""  # why the course is not accepted
 
     @property
     def accepted(self) -> bool:
-        """Accepted on every step."""
-        return not self.failure and all(j.accepted for j in self.judgements)
+        """Accepted on every step, and over the consecutive ones."""
+        single = not self.failure and all(j.accepted for j in self.judgements)
+        return single and not self.course_reason
 
 
 class Bench:
     """Tries policies; nothing is tried once the budget is spent."""
 
-    def __init__(self, tapes: tuple[Tape, ...], budget_s: float, tolerance: float = 1.0) -> None:
+    def __init__(
+        self,
+        tapes: tuple[Tape, ...],
+        budget_s: float,
+        tolerance: float = 1.0,
+        window: tuple[Tape, ...] = (),
+    ) -> None:
         self.tapes = tapes
+        self.window = window  # consecutive steps
+        self._reference_course: Course | None = None
+        self._floors: dict[tuple[int, str], float] = {}
         self._budget, self._tolerance = budget_s, tolerance
         self._spent = 0.0
         self._references: dict[int, Trial] = {}
@@ -82,10 +101,40 @@ class Bench:
                 trial = self._settled(tape, policy, trial)
             trials.append(trial)
             reference = self.reference(place)
-            judgements.append(judge(tape, reference, trial, tolerance=self._tolerance))
+            floor = self.floor(place, policy)
+            judgements.append(judge(tape, reference, trial, tolerance=self._tolerance, floor=floor))
             if not judgements[-1].accepted:
                 break
-        return Attempt(policy, tuple(judgements), tuple(trials))
+        attempt = Attempt(policy, tuple(judgements), tuple(trials))
+        return self._with_course(attempt) if attempt.accepted else attempt
+
+    def floor(self, place: int, policy: PrecisionPolicy) -> float:
+        """Return the gradient error of a step by rounding noise of the policy's format."""
+        if policy == FP32:
+            return 0.0
+        name = "bf16" if policy.widen == BF16.widen else format_of(self.tapes[place])
+        if (place, name) not in self._floors:
+            disturbed = run_disturbed(self.tapes[place], name)
+            error = gradient_error(self.reference(place), disturbed)
+            self._floors[place, name] = error or 0.0
+        return self._floors[place, name]
+
+    def _with_course(self, attempt: Attempt) -> Attempt:
+        """Follow the candidate over the consecutive steps."""
+        if len(self.window) < SHORTEST_COURSE:
+            if any(j.ill_conditioned for j in attempt.judgements):
+                return replace(attempt, course_reason="the step is ill-conditioned, and too few "
+                               "consecutive ones were kept")  # fmt: skip
+            return attempt
+        reference = self.reference_course()
+        course = follow(self.window, attempt.policy, reference)
+        return replace(attempt, course=course, course_reason=course_reason(reference, course))
+
+    def reference_course(self) -> Course:
+        """Return the consecutive steps in fp32."""
+        if self._reference_course is None:
+            self._reference_course = follow(self.window, FP32)
+        return self._reference_course
 
     def _settled(self, tape: Tape, policy: PrecisionPolicy, trial: Trial) -> Trial:
         """Lower the scale as a GradScaler would while only backward is non-finite."""
@@ -101,8 +150,15 @@ class Bench:
         if attempt.failure:
             return Verification(Verdict.NOT_VERIFIED, reason=attempt.failure)
         reason = next((j.reason for j in attempt.judgements if not j.accepted), "")
+        reason = reason or attempt.course_reason
         verdict = Verdict.VERIFIED if attempt.accepted else Verdict.REFUTED
         return Verification(verdict, reason, _numbers(self.as_run()), _numbers(attempt), steps)
+
+
+def format_of(tape: Tape) -> str:
+    """Return the 16-bit format that most of a step's results have."""
+    names = [r.dtype for c in tape.ops for r in refs_in(c.outputs)]
+    return "bf16" if names.count("bfloat16") > names.count("float16") else "fp16"
 
 
 def tape_has_scale(tape: Tape) -> bool:

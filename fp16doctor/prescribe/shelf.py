@@ -1,5 +1,6 @@
-"""The few steps that are kept for trials: those that went wrong, and some that did not.
+"""The few steps that are kept for trials.
 
+Those that went wrong, some that did not, and a run of consecutive ones.
 Must not know what is tried on them.
 """
 
@@ -12,7 +13,10 @@ from fp16doctor.schema.trace import EventKind, ReplayTrace
 
 MAX_SICK = 2  # steps in which something non-finite was born
 MAX_SOUND = 2  # steps without
+WINDOW = 10  # consecutive steps from the start, or from the first one that went wrong
+MAX_WINDOW = 20
 MAX_BYTES = 256 * 2**20  # of copies made of one step's leaves
+MAX_WINDOW_BYTES = 16 * 2**20  # the same for each of the consecutive steps
 
 
 class TapeShelf:
@@ -21,23 +25,54 @@ class TapeShelf:
     def __init__(self) -> None:
         self._sick: list[Tape] = []
         self._sound: list[Tape] = []
+        self._window: list[Tape] = []
+        self._until = WINDOW
+        self._ill_since: int | None = None
+
+    def wants(self, step: int) -> bool:
+        """Tell whether a step belongs to the run of consecutive ones."""
+        if step >= self._until or len(self._window) >= MAX_WINDOW:
+            return False
+        return not self._window or self._window[-1].step == step - 1
 
     def offer(self, tape: Tape, trace: ReplayTrace) -> None:
-        """Keep a tape if it is complete, small enough, and there is a place for its kind."""
-        if not tape.complete or not tape.backward_ends:
-            return
-        if sum(leaf.data.numel() for leaf in tape.leaves.values()) > MAX_BYTES:
+        """Keep an examined tape if it is complete, small enough, and there is a place for it."""
+        if not tape.complete or not tape.backward_ends or _size(tape) > MAX_BYTES:
             return
         if any(s.nonfinite_reference for s in trace.sinks if s.sink in ("loss", "gradients")):
             return  # no format helps here: a logic fault, or weights that are lost already
         sick = any(e.kind is not EventKind.INTENDED and not e.in_tail for e in trace.events)
+        if sick and any(e.reaches for e in trace.events):
+            self._fell_ill(tape.step)
         shelf, most = (self._sick, MAX_SICK) if sick else (self._sound, MAX_SOUND)
         if len(shelf) < most:
             shelf.append(_detached(tape))
 
+    def _fell_ill(self, step: int) -> None:
+        """Follow the run from its first bad step on."""
+        if self._ill_since is not None:
+            return
+        self._ill_since = step
+        self._until = step + WINDOW
+        if self._window and self._window[-1].step < step - 1:
+            self._window.clear()
+
+    def follow(self, tape: Tape) -> None:
+        """Add a step to the run of consecutive ones."""
+        if self.wants(tape.step) and tape.complete and _size(tape) <= MAX_WINDOW_BYTES:
+            self._window.append(_detached(tape))
+
     def tapes(self) -> tuple[Tape, ...]:
         """Return the kept steps, those that went wrong first."""
         return (*self._sick, *self._sound)
+
+    def window(self) -> tuple[Tape, ...]:
+        """Return the consecutive steps."""
+        return tuple(self._window)
+
+
+def _size(tape: Tape) -> int:
+    return sum(leaf.data.numel() for leaf in tape.leaves.values())
 
 
 def _detached(tape: Tape) -> Tape:

@@ -1,8 +1,8 @@
 """Range statistics of CPU tensors: integer views, pieces that fit the cache, kept buffers.
 
-Sixteen-bit tensors are counted code by code (32768 of them), which is faster than counting
-exponents: few hot counters would wait for each other. numpy reduces integers at the speed of a
-copy and shares the tensors' memory.
+Large sixteen-bit tensors are counted code by code (32768 of them), which says it all. Counting
+bare exponents would be slower: few hot counters wait for each other. numpy reduces integers at the
+speed of a copy and shares the tensors' memory.
 
 Must not know modules or steps.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +22,13 @@ from torch import Tensor
 from fp16doctor.record.binades import EMPTY, Layout, merge
 from fp16doctor.schema.ranges import RangeStats
 
-_TOP_FROM = 1 << 15  # elements from which the table of all upper halves of wider numbers pays
+_CODES_FROM = 1 << 16  # 16-bit elements from which the table of all codes pays
+_COARSE_BITS = 12  # upper bits of a magnitude code
+_LANES = 4  # counters of each of these, used in turn: equal codes need not wait for each other
 _CODES_PIECE = 1 << 20  # elements
-_WIDE_PIECE = 1 << 18  # elements
+_PIECE = 1 << 17  # elements
 _N_CODES = 1 << 15
-_UNSIGNED = {4: np.uint32, 8: np.uint64}
+_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 Array = Any  # np.ndarray of integers
 
@@ -52,13 +53,19 @@ def measure(flat: Tensor, layout: Layout) -> RangeStats:
     """Return the statistics of a one-dimensional CPU tensor of ``layout.dtype``."""
     if len(flat) == 0:
         return EMPTY
-    if flat.element_size() == 2:
+    if flat.element_size() == 2 and len(flat) >= _CODES_FROM and _few_zeros(flat):
         return _from_codes(_count_codes(flat.view(torch.int16)), layout)
-    pieces = [_measure_piece(piece, layout) for piece in flat.split(_WIDE_PIECE)]
+    pieces = [_measure_piece(piece, layout) for piece in flat.split(_PIECE)]
     return functools.reduce(merge, pieces)
 
 
 # -- sixteen bits: every code counted ------------------------------------------------------------
+
+
+def _few_zeros(flat: Tensor) -> bool:
+    """Judged by a sample: behind a ReLU one counter would take half of all elements."""
+    sample = flat[:: len(flat) // 64]
+    return int(torch.count_nonzero(sample)) > len(sample) * 15 // 16
 
 
 def _count_codes(codes: Tensor) -> Array:
@@ -86,7 +93,7 @@ def _from_codes(table: Array, layout: Layout) -> RangeStats:
         low, high = first + int(codes[0]), first + int(codes[-1])
         amin, amax = layout.value(low), layout.value(high)
         inside = slice(low, high + 1)
-        total = float(np.dot(table[inside].astype(np.float64), facts.values[inside]))
+        total = float((table[inside] * facts.values[inside]).sum())  # np.dot would start threads
     return RangeStats(
         numel=int(binades.sum()),
         n_zero=n_zero,
@@ -115,78 +122,82 @@ def _table_facts(layout: Layout) -> _TableFacts:
     return _TableFacts(np.array(starts), values)
 
 
-# -- wider: extremes first, counts where they say that there is something to count ------------
+# -- any width: coarse codes, extremes, and what these say is there to count ---------------------
 
 
 def _measure_piece(x: Tensor, layout: Layout) -> RangeStats:
     n, inf = len(x), layout.inf
-    unsigned: Any = _UNSIGNED[x.element_size()]
     kept = _buffers.get(layout.integer, n)
-    codes: Array = np.bitwise_and(
-        x.view(layout.integer).numpy().view(unsigned),
-        unsigned(layout.sign - 1),
-        out=kept.numpy().view(unsigned),
-    )
-    high, low = int(codes.max()), int(codes.min())
-    n_zero = n - int(np.count_nonzero(codes)) if low == 0 else 0
+    torch.bitwise_and(x.view(layout.integer), layout.sign - 1, out=kept)
+    codes = kept.numpy()
+    low, high = (int(v) for v in torch.aminmax(kept))
+    least = low if low else _least_nonzero(codes, layout)
+    finite = high < inf
     n_inf = n_nan = 0
-    if high >= inf:
+    if not finite:
         n_inf = int(np.count_nonzero(codes == inf))
         n_nan = int(np.count_nonzero(codes > inf))
         high = int(np.max(codes, where=codes < inf, initial=0))
-    least = _least_nonzero(codes, layout) if low == 0 else low
-    binades = _binades(codes, kept, layout)
-    _split_field_zero(binades, codes, least, n_zero, layout)
+    binades = _binades(kept, layout)
+    if least < 1 << layout.mantissa:
+        _split_subnormals(binades, codes, layout)
     return RangeStats(
         numel=n,
-        n_zero=n_zero,
+        n_zero=int(binades[0]),
         n_nan=n_nan,
         n_inf=n_inf,
         amax=layout.value(high),
         amin_nonzero=layout.value(min(least, inf)),
         exponents=layout.histogram(binades),
-        sum_abs=_sum_abs(x, layout, finite=not n_inf and not n_nan),
+        sum_abs=_sum_abs(kept.view(layout.dtype), finite=finite),
     )
 
 
 def _least_nonzero(codes: Array, layout: Layout) -> int:
     """Return the smallest code but 0, or that of inf: 0 - 1 wraps around to the largest."""
-    scratch = _buffers.get(layout.integer, len(codes), slot=1).numpy().view(codes.dtype)
-    least = int(np.subtract(codes, codes.dtype.type(1), out=scratch).min())
+    unsigned: Any = _UNSIGNED[codes.itemsize]
+    scratch = _buffers.get(layout.integer, len(codes), slot=1).numpy().view(unsigned)
+    least = int(np.subtract(codes.view(unsigned), unsigned(1), out=scratch).min())
     return min(least + 1, layout.inf)
 
 
-def _binades(codes: Array, kept: Tensor, layout: Layout) -> Array:
-    """Return counts by binade, zeros and all subnormals still together in the place of zero."""
-    fields = 1 << layout.exponent_bits
-    if codes.itemsize == 4 and len(codes) >= _TOP_FROM:
-        upper = slice(1, None, 2) if sys.byteorder == "little" else slice(0, None, 2)
-        halves = kept.view(torch.int16)[upper]  # bfloat16 codes
-        table = torch.bincount(halves, minlength=_N_CODES).numpy()
-        counts = table.reshape(fields, -1).sum(axis=1)
-    else:
-        counts = torch.bincount(kept >> layout.mantissa, minlength=fields).numpy()
+def _binades(kept: Tensor, layout: Layout) -> Array:
+    """Return counts by binade, zeros and all subnormals still together in the place of zero.
+
+    Counted are the upper bits of the codes, so many that few counters are hot and all of them
+    lie in the first cache.
+    """
+    shift = layout.exponent_bits + layout.mantissa - _COARSE_BITS
+    upper = torch.bitwise_right_shift(
+        kept, shift, out=_buffers.get(layout.integer, len(kept), slot=1)
+    )
+    torch.bitwise_or(upper, _lanes(layout.integer)[: len(upper)], out=upper)
+    counts = torch.bincount(upper, minlength=_LANES << _COARSE_BITS)
+    fields = counts.view(_LANES, 1 << layout.exponent_bits, -1).sum((0, 2)).numpy()
     binades = np.zeros(layout.n_binades, dtype=np.int64)
-    binades[0], binades[layout.mantissa + 1 :] = counts[0], counts[1:]
+    binades[0], binades[layout.mantissa + 1 :] = fields[0], fields[1:]
     return binades
 
 
-def _split_field_zero(
-    binades: Array, codes: Array, least: int, n_zero: int, layout: Layout
-) -> None:
+@functools.cache
+def _lanes(integer: torch.dtype) -> Tensor:
+    turns = torch.arange(_PIECE, device="cpu") % _LANES
+    return (turns << _COARSE_BITS).to(integer)
+
+
+def _split_subnormals(binades: Array, codes: Array, layout: Layout) -> None:
     """Tell the subnormals from the zeros, and each other, by their leading bits."""
-    limit = 1 << layout.mantissa
-    if least < limit:
-        subnormal = codes[(codes > 0) & (codes < limit)]
-        leading = np.frexp(subnormal.astype(np.float64))[1]
-        found = np.bincount(leading, minlength=layout.mantissa + 1)
-        binades[1 : layout.mantissa + 1] = found[1:]
-    binades[0] = n_zero
+    subnormal = codes[(codes > 0) & (codes < 1 << layout.mantissa)]
+    leading = np.frexp(subnormal.astype(np.float64))[1]
+    found = np.bincount(leading, minlength=layout.mantissa + 1)
+    binades[1 : layout.mantissa + 1] = found[1:]
+    binades[0] -= len(subnormal)
 
 
-def _sum_abs(x: Tensor, layout: Layout, *, finite: bool) -> float:
-    total = float(torch.abs(x, out=_buffers.get(x.dtype, len(x), slot=2)).sum()) if finite else 0.0
-    if finite and math.isfinite(total):
+def _sum_abs(magnitudes: Tensor, *, finite: bool) -> float:
+    wide = torch.float64 if magnitudes.dtype is torch.float64 else torch.float32
+    total = float(magnitudes.sum(dtype=wide)) if finite else math.inf
+    if math.isfinite(total):
         return total
-    exact = x.double().abs_()  # beyond fp32, or with something to leave out
+    exact = magnitudes.double()  # beyond fp32, or with something to leave out
     return float(exact[exact.isfinite()].sum())

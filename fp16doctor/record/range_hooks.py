@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fp16doctor.record.module_paths import ModuleEntry
+from fp16doctor.record.range_stage import Stage, Staged
 from fp16doctor.record.range_stats import PendingScreen, PendingStats, measure, screen
 from fp16doctor.record.range_track import Track
 from fp16doctor.schema.ranges import RangeStats
@@ -23,7 +24,7 @@ from fp16doctor.schema.ranges import RangeStats
 _MOST_TENSORS = 32  # of one module's output
 _DEEPEST = 8  # nesting of one module's output
 
-Found = PendingScreen | RangeStats | PendingStats | None
+Found = PendingScreen | RangeStats | PendingStats | Staged | None
 _Pair = tuple[Track | None, Track | None]  # output, gradient; both None where not wanted
 _Places = dict[int, _Pair]  # by place among the tensors of one output, -1 for the only one
 
@@ -46,6 +47,7 @@ class RangeHooks:
         failed: Callable[[Exception], None],
     ) -> None:
         self.look = Look.NOTHING
+        self.stage = Stage()
         self.in_training = False  # the running root module was called with gradients enabled
         self._track, self._take, self._failed = track, take, failed
         self._tracks: weakref.WeakKeyDictionary[nn.Module, _Places] = weakref.WeakKeyDictionary()
@@ -73,7 +75,7 @@ class RangeHooks:
 
     def look_at(self, tensor: Tensor) -> Found:
         """Return what the step's look shows of one tensor."""
-        return measure(tensor) if self.look is Look.FULL else screen(tensor)
+        return measure(tensor, self.stage) if self.look is Look.FULL else screen(tensor)
 
     # -- forward ---------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fp16doctor.record import range_cpu, range_device
 from fp16doctor.record.binades import LAYOUTS, Layout
+from fp16doctor.record.range_stage import LARGEST, Stage, Staged
 from fp16doctor.record.read_back import read_back
 from fp16doctor.schema.ranges import RangeStats
 
@@ -93,8 +94,13 @@ def screen(tensor: Tensor) -> PendingScreen | None:
     return PendingScreen(*torch.aminmax(x))
 
 
-def measure(tensor: Tensor) -> RangeStats | PendingStats | None:
-    """Return the statistics of a CPU tensor, or what is to be read for those of another."""
+def measure(
+    tensor: Tensor, stage: Stage | None = None
+) -> RangeStats | PendingStats | Staged | None:
+    """Return the statistics of a CPU tensor, or what is to be read for those of another.
+
+    With a stage a small CPU tensor is only copied there.
+    """
     x = plain(tensor)
     if x is None:
         return None
@@ -103,6 +109,8 @@ def measure(tensor: Tensor) -> RangeStats | PendingStats | None:
     absent = _absent(tensor, x)
     if len(flat) and flat.device.type != "cpu":
         return PendingStats(range_device.measure(flat, layout), layout, len(flat), absent)
+    if stage is not None and not absent and 0 < len(flat) <= LARGEST:
+        return stage.add(flat, layout)
     stats = range_cpu.measure(flat, layout)
     return _with_zeros(stats, absent) if absent else stats
 
@@ -115,6 +123,7 @@ def range_stats(tensor: Tensor) -> RangeStats | None:
     found = measure(tensor)
     if isinstance(found, PendingStats):
         return found.finish(read_back([found.vector])[0])
+    assert not isinstance(found, Staged), "no stage was given"
     return found
 
 

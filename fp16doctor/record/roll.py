@@ -24,6 +24,9 @@ _next_id = itertools.count(1).__next__  # ids are never used twice: records move
 _free = torch.UntypedStorage._free_weak_ref
 NO_STORAGE = (NotImplementedError, RuntimeError, ValueError)
 
+# Bytes up to which a batch is copied at its first use: numpy may write to it without a word.
+EARLY_COPY = 2**20
+
 # Plain tuples of plain things: the garbage collector stops looking at them after a while.
 RawRef = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...], Any]  # offset: int, SymInt
 
@@ -128,13 +131,20 @@ class Roll:
             return self.hold(tensor)
         number = self.ids.get(storage._cdata)
         if number is None:
-            number = self._add(storage)
-            self.leaves[number] = LeafStorage(storage)
-            if tensor.requires_grad and tensor.is_leaf:
-                self.params[number] = tensor
+            number = self._leaf(tensor, storage)
         elif self.unseen and number in self.unseen:
             self._snapshot(number, storage)
         return (number, *ref)
+
+    def _leaf(self, tensor: Tensor, storage: Any) -> int:
+        number = self._add(storage)
+        leaf = self.leaves[number] = LeafStorage(storage)
+        if tensor.requires_grad and tensor.is_leaf:
+            self.params[number] = tensor
+        elif storage.nbytes() <= EARLY_COPY and tensor.is_cpu:
+            self.copied += storage.nbytes()
+            leaf.copy = storage.clone()
+        return number
 
     def made(self, tensor: Tensor) -> RawRef | Held:
         """Return the reference of an output."""

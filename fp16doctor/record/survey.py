@@ -17,7 +17,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fp16doctor.record.module_paths import ModulePaths
 from fp16doctor.record.range_hooks import Found, Look, RangeHooks
-from fp16doctor.record.range_stats import PendingScreen, PendingStats
+from fp16doctor.record.range_stage import Staged
+from fp16doctor.record.range_stats import PendingScreen, PendingStats, measure, screen
 from fp16doctor.record.range_track import Track
 from fp16doctor.schema.ranges import ModuleRanges, RangeStats
 
@@ -110,6 +111,7 @@ class Survey:
 
     def pending(self) -> list[Tensor]:
         """Return what must be read from devices before ``close``, in order."""
+        self.hooks.stage.flush()
         extremes = [torch.stack([*s.lows, *s.highs]) for s in self._screens.values()]
         return extremes + [f.vector for _, f in self._pending]
 
@@ -151,6 +153,7 @@ class Survey:
 
     def _reset(self) -> None:
         self.hooks.remove()
+        self.hooks.stage.clear()
         self._open, self._pending, self._screens = [], [], {}
         self._seen.clear()
         self._buffers_seen = False
@@ -200,6 +203,9 @@ class Survey:
             self._pending.append((tracks, found))
         elif isinstance(found, RangeStats):
             _measured(tracks, found)
+        elif isinstance(found, Staged):
+            for track in tracks:
+                found.tell(track.measured)
         else:
             key = (found.low.device, found.low.dtype)
             self._screens.setdefault(key, _Screens()).add(tracks, found)
@@ -240,7 +246,8 @@ class Survey:
     def _look_at(self, path: str, module: nn.Module, role: str, tensor: Tensor) -> None:
         track = self._track(path, module, role)
         if track is not None:
-            self._take([track], self.hooks.look_at(tensor))
+            full = self.hooks.look is Look.FULL
+            self._take([track], measure(tensor) if full else screen(tensor))
 
     def _name(self, parameter: Tensor) -> tuple[str, nn.Module, str]:
         known = self._parameters.get(id(parameter))

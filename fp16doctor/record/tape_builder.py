@@ -51,6 +51,7 @@ class _Builder:
         read_losses = marks.losses or self._probable_loss()
         losses = [Mark(_after(places, i, len(roll.ops)), self._ref(r)) for i, r in read_losses]
         ops = tuple(self._call(n, roll.ops[old]) for n, old in enumerate(kept))
+        final = self._final()
         return Tape(
             step=roll.step,
             ops=ops,
@@ -63,7 +64,8 @@ class _Builder:
             backward_ends=tuple(_after(places, i, len(roll.ops)) for i in marks.backward_ends),
             optimizer_at=_place(places, marks.optimizer_at, len(roll.ops)),
             attempt=_place(places, marks.attempt, len(roll.ops)),
-            final=self._final(),
+            final=final,
+            keys={n: self._roll.weak[n].cdata for n in final},
             complete=not self._recorder.truncated,
         )
 
@@ -179,9 +181,12 @@ class _Builder:
 
     def _final(self) -> dict[int, Tensor]:
         roll = self._roll
-        written = {n for op in roll.ops for n in writes_of(op)}
+        written = {n: i for i, op in enumerate(roll.ops) for n in writes_of(op)}
+        for index, number in roll.snapshots:
+            if index > written.get(number, index):  # something unseen writes it, now and again
+                written.pop(number)
         final = {}
-        for number in written - roll.unseen:
+        for number in written.keys() - roll.unseen:
             storage = roll.alive(number)
             if storage is not None:
                 final[number] = _bytes(storage)

@@ -15,7 +15,7 @@ from fp16doctor.replay import op_traits
 from fp16doctor.replay.births import BirthFacts, Born, Element, describe
 from fp16doctor.replay.calls import float_inputs, outputs_of, written_refs
 from fp16doctor.replay.environment import is_float_ref, torch_dtype
-from fp16doctor.replay.feeds import Operand, operands
+from fp16doctor.replay.feeds import operands
 from fp16doctor.replay.local import Results, local_results
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.values import as_real, format_name, is_finite, is_float, nonfinite_code
@@ -158,7 +158,9 @@ class BirthWatch:
     def _operands(self, ref: TensorRef, element: Element) -> tuple[tuple[str, float, float], ...]:
         found = []
         for operand in operands(self._call, ref, element):
-            where = _place(operand, ref, element)
+            where = operand.element
+            if op_traits.runs_along_dim(self._call.op) and operand.ref.shape == ref.shape:
+                where = element
             if where is not None and operand.ref in self._inputs:
                 mine, other = self._values(operand.ref)
                 if not mine.is_complex():
@@ -170,13 +172,6 @@ class BirthWatch:
             return self._before[ref]
         assert self._reference is not None
         return self._run.env.tensor(ref), self._reference.env.tensor(ref)
-
-
-def _place(operand: Operand, output: TensorRef, element: Element) -> Element | None:
-    """Return the element of an operand to show beside an output's element."""
-    if operand.element is None and operand.region is not None:
-        return element if operand.ref.shape == output.shape else None
-    return operand.element
 
 
 def _rank(facts: BirthFacts) -> int:

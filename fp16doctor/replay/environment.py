@@ -113,6 +113,23 @@ class Environment:
         bits = _flat(live).to(live.recorded).untyped_storage()
         return _view(bits, dtype, ref).to(self.wide(dtype))
 
+    def live(self, number: int) -> Live | None:
+        """Return a storage as it is, None where it is not live."""
+        return self._live.get(number)
+
+    def adopt(self, number: int, live: Live) -> None:
+        """Take a storage over from another replay; its values are copied before a write."""
+        self._live[number] = Live(live.storage.clone(), live.recorded, live.live)
+
+    def own(self, ref: TensorRef) -> Tensor:
+        """Return a tensor that may be written: a leaf shared with the recording is copied first."""
+        self.tensor(ref)
+        live = self._live[ref.storage]
+        if ref.storage not in self._written:
+            live.storage = live.storage.clone()
+            self._written.add(ref.storage)
+        return self.tensor(ref)
+
     def override(self, number: int, value: Tensor, ref: TensorRef, recorded: torch.dtype) -> None:
         """Give a leaf other values than the recorded ones; ``value`` has the shape of ``ref``."""
         self._live[number] = Live(_laid_out(ref, value), recorded, value.dtype)

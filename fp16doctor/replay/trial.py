@@ -13,6 +13,7 @@ from torch import Tensor
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.examine import random_state_kept
+from fp16doctor.replay.noise import NoisyPlayer
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.values import is_float, nonfinite_code
 from fp16doctor.schema.location import OpSite, Phase
@@ -40,7 +41,13 @@ class Trial:
 def run_trial(tape: Tape, policy: PrecisionPolicy) -> Trial:
     """Replay a step under ``policy``; raises ReplayError where an op cannot be played."""
     with random_state_kept(), torch.no_grad():
-        return _Run(tape, policy).trial()
+        return _Run(tape, SoloPlayer(tape, policy)).trial()
+
+
+def run_disturbed(tape: Tape, format_name: str) -> Trial:
+    """Replay a step in fp32 with random errors of the size of a format's rounding."""
+    with random_state_kept(), torch.no_grad():
+        return _Run(tape, NoisyPlayer(tape, format_name)).trial()
 
 
 def loss_at(tape: Tape, weights: dict[str, Tensor]) -> float | None:
@@ -50,16 +57,16 @@ def loss_at(tape: Tape, weights: dict[str, Tensor]) -> float | None:
     view. Nothing behind the loss is played.
     """
     with random_state_kept(), torch.no_grad():
-        return _Run(tape, FP32).forward_with(weights)
+        return _Run(tape, SoloPlayer(tape, FP32)).forward_with(weights)
 
 
 class _Run:
-    def __init__(self, tape: Tape, policy: PrecisionPolicy) -> None:
-        self._tape, self._policy = tape, policy
-        self._player = SoloPlayer(tape, policy)
+    def __init__(self, tape: Tape, player: SoloPlayer) -> None:
+        self._tape, self._policy = tape, player.policy
+        self._player = player
         self._producers = Producers(tape)
         self._bad: set[int] = set()
-        self._trial = Trial(policy)
+        self._trial = Trial(player.policy)
         self._losses: list[float] = []
 
     def trial(self) -> Trial:

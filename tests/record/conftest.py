@@ -17,6 +17,7 @@ from fp16doctor.record.roll import Roll
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
 from fp16doctor.record.tape_builder import build_tape
+from fp16doctor.schema.tape import Tape
 
 HERE = str(Path(__file__).parent)
 sys.path.insert(0, HERE)
@@ -35,18 +36,24 @@ def record() -> Iterator[Record]:
         cautions: tuple[str, ...] = (),
         before_step: Callable[[int], None] = lambda done: None,
         plan: SurveyPlan | None = None,
+        tapes: bool = True,
+        check: Callable[[Tape], object] = lambda tape: None,
+        started: Callable[[Recorder], object] = lambda recorder: None,
     ) -> Watched:
         plan = plan or SurveyPlan(look=lambda step: Look.NOTHING)
 
         def on_tape(recorder: Recorder, roll: Roll) -> None:
             seen.sizes.append(len(roll.ops))
             seen.births.append(births(roll))
-            seen.tapes.append(build_tape(recorder, roll))
+            if tapes:
+                seen.tapes.append(build_tape(recorder, roll))
+                check(seen.tapes[-1])
 
         recorder = Recorder(SourceLines(HERE), on_tape, before_step, plan=plan)
         seen = Watched(recorder)
         recorder.start()
         open_recorders.append(recorder)
+        started(recorder)
         try:
             seen.result = function()
         finally:

@@ -107,7 +107,9 @@ def test_an_optimizer_inside_backward(record: Record) -> None:
 
     seen = record(run)
     assert len(seen.steps) == 3
-    assert all(t.ops[-1].site.phase is Phase.BACKWARD for t in seen.tapes)
+    updates = [op for op in seen.ops if short(op.op) == "add_"]
+    assert len(updates) == 3 * 4
+    assert {op.site.phase for op in updates} == {Phase.BACKWARD}
 
 
 def test_a_step_that_raised_does_not_stop_the_counting(record: Record) -> None:
@@ -160,7 +162,8 @@ def test_an_interrupted_forward_does_not_stop_the_counting(record: Record) -> No
 
     seen = record(run)
     assert len(seen.steps) == 3
-    assert [t.ops[0].site.module_path for t in seen.tapes if t.ops] == ["0.0"] * 3
+    forwards = [op for op in seen.ops if short(op.op) == "addmm"]
+    assert [op.site.module_path for op in forwards] == ["0.0"] * 3
 
 
 # -- --steps -------------------------------------------------------------------------------------
@@ -259,34 +262,6 @@ def test_a_batch_prepared_after_the_update_belongs_to_the_next_step(record: Reco
     names = [[short(op.op) for op in tape.ops[:2]] for tape in seen.tapes]
     assert names == [["full", "addmm"], ["randn", "mul_"], ["randn", "mul_"]]
     assert {op.site.phase for op in seen.tapes[1].ops[:2]} == {Phase.SCRIPT}
-
-
-def test_a_counter_written_across_steps_keeps_its_value(record: Record) -> None:
-    """Neither op of another step nor a late write may change what a leaf held at first."""
-
-    def run() -> None:
-        model = nn.Linear(2, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        counter = torch.zeros(2)
-        for _ in range(3):
-            scaled = counter * 2
-            loss = (model(counter) + scaled).sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            counter.add_(1)
-            copied = counter * 1.0
-            counter.add_(1)
-            del copied
-
-    seen = record(run)
-    assert len(seen.steps) == 3
-    for number, tape in enumerate(seen.tapes):
-        (call,) = [op for op in tape.ops if short(op.op) == "addmm"]
-        storage = call.args[1].storage
-        taken = [v for (_, number_), v in tape.snapshots.items() if number_ == storage]
-        values = taken[0] if taken else tape.leaves[storage].data
-        assert values.view(torch.float32).tolist() == [2.0 * number] * 2
 
 
 def test_a_loss_that_is_nan(record: Record) -> None:

@@ -203,13 +203,14 @@ class Reads(TorchDispatchMode):
 def test_one_read_of_the_device_a_step(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path of an accelerator, taken on the CPU: nothing is read but once at the close."""
 
-    def deferred(tensor: Tensor) -> PendingStats | None:
+    def deferred(tensor: Tensor, stage: Any = None) -> PendingStats | None:
         x = plain(tensor)
         assert x is not None
         layout = LAYOUTS[x.dtype]
         return PendingStats(on_device(x.reshape(-1), layout), layout, x.numel(), 0)
 
     monkeypatch.setattr("fp16doctor.record.range_hooks.measure", deferred)
+    monkeypatch.setattr("fp16doctor.record.survey.measure", deferred)
     # fp16doctor's own arithmetic hides from modes; show it to this one.
     monkeypatch.setattr(torch._C, "_DisableTorchDispatch", nullcontext)
     monkeypatch.setattr(Tensor, "numpy", lambda tensor: 1 / 0)

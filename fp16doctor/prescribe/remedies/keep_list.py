@@ -12,8 +12,9 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
 from fp16doctor.prescribe.search import grow, policy_of, shrink
 from fp16doctor.prescribe.treatable import line_target, target
+from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.finding import Finding
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
@@ -22,7 +23,7 @@ MOST_FLOPS = 0.5  # a list that moves more than this is fp32 for everything
 
 def propose(case: Case) -> Iterator[Prescription]:
     """The list of modules and functions, and the list of lines, where each is accepted."""
-    treated = [(i, f) for i, f in case.of_precision if f.site is not None]
+    treated = [(i, f) for i, f in case.of_precision if f.site is not None and not _in_step(f)]
     if not treated:
         return
     treats = tuple(i for i, _ in treated)
@@ -59,6 +60,12 @@ def _distinct(found: Found) -> Found:
             seen.add(remedy.target)
             out.append((remedy, attempt))
     return out
+
+
+def _in_step(finding: Finding) -> bool:
+    """An update in place by the optimizer: what is stored decides, not what is computed."""
+    site = finding.site
+    return site is not None and site.phase is Phase.OPTIMIZER and base(site.op).endswith("_")
 
 
 def _places(finding: Finding) -> Iterator[OpSite]:

@@ -10,8 +10,8 @@ from math import log2
 
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.scales import scale_of
 from fp16doctor.prescribe.treatable import codes_of
+from fp16doctor.replay.scales import scale_of
 from fp16doctor.schema.finding import Fault
 from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.prescription import (
@@ -23,7 +23,7 @@ from fp16doctor.schema.prescription import (
 )
 
 LARGEST = 24  # exponent of the largest scale tried: apex's bound
-_CODES = frozenset({"FD104", "FD201", "FD401", "FD405"})
+_CODES = frozenset({"FD104", "FD201", "FD401"})
 
 
 def propose(case: Case) -> Iterator[Prescription]:

@@ -37,6 +37,9 @@ def _constant(call: OpCall) -> float | None:
 def _tensor_factor(tape: Tape, call: OpCall) -> float | None:
     """Return the value of a one-element fp32 leaf among the factors: GradScaler's scale."""
     for ref in refs_in(call.args):
+        made = Producers(tape).last_writer(ref.storage, call.index)
+        if made is not None and tape.ops[made].op.startswith("aten.full."):
+            return _constant(tape.ops[made])
         leaf = tape.leaves.get(ref.storage)
         if leaf is not None and not leaf.is_parameter and ref.dtype == "float32":
             return float(_value(leaf.data, ref))

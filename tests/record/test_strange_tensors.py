@@ -1,0 +1,311 @@
+"""Tensors and ops out of the ordinary do not stop a recording, and compute what they did."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
+from watched import Record, short
+
+
+def step_with(loss: Callable[[], Tensor]) -> Callable[[], float]:
+    def run() -> float:
+        torch.manual_seed(0)
+        w = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        total = loss() + (w * 2).sum()
+        total.backward()
+        optimizer.step()
+        return total.item()
+
+    return run
+
+
+def sparse_gradient() -> Tensor:
+    table = nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SparseAdam(list(table.parameters()))
+    loss = table(torch.tensor([0, 3, 3])).square().sum()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def sparse_product() -> Tensor:
+    a = torch.eye(3).to_sparse()
+    return torch.sparse.mm(a, torch.randn(3, 2)).sum() + a.to_sparse_csr().to_dense().sum()
+
+
+def mkldnn() -> Tensor:
+    return torch.randn(2, 2).to_mkldnn().relu().to_dense().sum()
+
+
+def nested() -> Tensor:
+    ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    return (ragged * 2).to_padded_tensor(0.0).sum()
+
+
+def meta() -> Tensor:
+    big = torch.empty(1 << 40, device="meta").normal_()
+    model = nn.Linear(3, 3, device="meta")
+    model(torch.empty(2, 3, device="meta"))
+    return torch.tensor(float((big + 1).add_(1).dim()))
+
+
+def quantized() -> Tensor:
+    q = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
+    return (q.dequantize() + torch.clone(q).dequantize()).sum()
+
+
+def float8() -> Tensor:
+    kinds = [torch.float8_e4m3fn, torch.float8_e5m2]
+    return torch.stack([torch.randn(4).to(k).float().sum() for k in kinds]).sum()
+
+
+def complex_numbers() -> Tensor:
+    z = torch.fft.rfft(torch.randn(8))
+    halves = torch.randn(3, dtype=torch.complex32)
+    return (z * z.conj()).abs().sum() + torch.view_as_real(halves.conj()).float().sum()
+
+
+def no_elements() -> Tensor:
+    empty = torch.empty(0, 3)
+    return empty.sum() + torch.cat([empty, torch.ones(1, 3)]).sum() + empty.new_empty(0).sum()
+
+
+def no_dimensions() -> Tensor:
+    return torch.tensor(2.0).sqrt() + torch.tensor([1.5]).squeeze()
+
+
+def inference() -> Tensor:
+    with torch.inference_mode():
+        y = nn.Linear(2, 2)(torch.randn(2, 2)).relu_()
+    return y.clone().sum()
+
+
+def vmap_and_grad() -> Tensor:
+    slope = torch.func.vmap(torch.func.grad(lambda x: (x**3).sum()))(torch.randn(4, 2))
+    return slope.sum()
+
+
+def scripted() -> Tensor:
+    traced = torch.jit.trace(lambda x: x.tanh() * 2, torch.randn(2))
+    out: Tensor = traced(torch.randn(2)).sum()
+    return out
+
+
+def higher_order() -> Tensor:
+    x = torch.randn(3)
+    out: Tensor = torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
+    return out.sum()
+
+
+def fake() -> Tensor:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        (torch.randn(3, 3) @ torch.randn(3, 3)).relu_()
+    return torch.zeros(())
+
+
+def moved_storage() -> Tensor:
+    a, b = torch.randn(4), torch.randn(2)
+    a.data = b
+    c = torch.empty(0).set_(torch.ones(3).untyped_storage(), 0, (3,), (1,))
+    c.resize_(5).fill_(1)
+    return a.sum() + c.sum()
+
+
+def other_modes() -> Tensor:
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            return func(*args, **(kwargs or {}))
+
+    with Counting():
+        out = torch.randn(3).exp()
+    with torch.autograd.set_detect_anomaly(True), torch.device("cpu"):
+        return out.sum() + torch.ones(2).sum()
+
+
+ODD = [
+    *(sparse_gradient, sparse_product, mkldnn, nested, meta, quantized, float8, complex_numbers),
+    *(no_elements, no_dimensions, inference, vmap_and_grad, scripted, higher_order, fake),
+    *(moved_storage, other_modes),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("loss", ODD, ids=lambda f: f.__name__)
+def test_a_step_with(loss: Callable[[], Tensor], record: Record) -> None:
+    expected = step_with(loss)()
+    seen = record(step_with(loss))
+    assert seen.result == expected
+    assert seen.steps
+
+
+# -- subclasses ----------------------------------------------------------------------------------
+
+
+class Wrapped(torch.Tensor):
+    """A tensor that holds another one, and has no memory of its own."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Wrapped:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made  # type: ignore[return-value]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = torch.utils._pytree.tree_map(
+            lambda a: a.inner if isinstance(a, Wrapped) else a, (args, kwargs or {})
+        )
+        out = func(*plain[0], **plain[1])
+        return Wrapped(out) if isinstance(out, Tensor) and out.dim() else out
+
+
+class Named(torch.Tensor):
+    """A tensor that counts the calls of functions on it."""
+
+    calls = 0
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        Named.calls += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_the_inner_ops_of_a_wrapper_are_seen(record: Record) -> None:
+    def loss() -> Tensor:
+        return (Wrapped(torch.full((3,), 2.0)).tanh() * 3).sum()
+
+    seen = record(step_with(loss))
+    assert "tanh" in [short(op.op) for op in seen.ops]
+
+
+def test_a_subclass_does_not_hear_of_us(record: Record) -> None:
+    def calls() -> int:
+        Named.calls = 0
+
+        def loss() -> Tensor:
+            x = torch.randn(3).as_subclass(Named)
+            x.mul_(2)
+            return (x.exp() + x).sum().as_subclass(Tensor)
+
+        step_with(loss)()
+        return Named.calls
+
+    assert record(calls).result == calls()
+
+
+# -- compiled code -------------------------------------------------------------------------------
+
+
+def test_a_compiled_function_stays_compiled(record: Record) -> None:
+    compiled = [0]
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled[0] += 1
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def function(x: Tensor) -> Tensor:
+        return x.sin().cos().sum()
+
+    step = step_with(lambda: function(torch.randn(3)))
+    expected = step()
+    assert compiled == [1]
+    assert record(step).result == expected
+    assert step() == expected
+    assert compiled == [1]
+
+
+# -- processes and threads -----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_records_nothing(record: Record) -> None:
+    """Nor does it hand over tapes, call back, or count steps."""
+
+    def run() -> int:
+        step_with(lambda: torch.ones(()))()
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                before = len(recorders[0].roll.ops)
+                for _ in range(3):
+                    step_with(lambda: nn.Linear(2, 2)(torch.randn(1, 2)).sum())()
+                left = bool(
+                    nn.modules.module._global_forward_pre_hooks
+                    or torch.optim.optimizer._global_optimizer_pre_hooks
+                )
+                grown = len(recorders[0].roll.ops) - before
+                os.write(write, bytes([grown, left, len(asked) - n_asked]))
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        answer = os.read(read, 3)
+        step_with(lambda: torch.ones(()))()
+        return list(answer)  # type: ignore[return-value]
+
+    recorders: list[Any] = []
+    asked: list[int] = []
+    n_asked = 1
+    seen = record(run, started=recorders.append, before_step=asked.append)
+    assert seen.result == [0, 0, 0]
+    assert len(seen.steps) == 2
+
+
+class Squares(torch.utils.data.Dataset[Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (torch.ones(2) * index).square()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_workers_of_a_data_loader(record: Record) -> None:
+    def run() -> float:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        total = 0.0
+        for x in DataLoader(Squares(), batch_size=4, num_workers=1, multiprocessing_context="fork"):
+            loss = model(x).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        return total
+
+    seen = record(run)
+    assert len(seen.steps) == 2
+    assert "square" not in [short(op.op) for op in seen.ops]
+
+
+def test_a_thread_of_the_script_is_not_recorded(record: Record) -> None:
+    def run() -> None:
+        def work() -> None:
+            model = nn.Linear(3, 3)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(3):
+                model(torch.randn(2, 3)).tanh().sum().backward()
+                optimizer.step()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        step_with(lambda: torch.ones(()))()
+
+    seen = record(run)
+    assert len(seen.steps) == 1
+    assert "tanh" not in [short(op.op) for op in seen.ops]
