@@ -37,8 +37,10 @@ from fp16doctor.schema.diagnosis import (
     FormatLimits,
     ReplaySummary,
 )
-from fp16doctor.schema.finding import Severity
+from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.location import Phase
+from fp16doctor.schema.precision import UpdateLoss
+from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, Recording, RunInfo
 from fp16doctor.schema.tape import Tape
 from fp16doctor.schema.trace import ReplayTrace
@@ -278,7 +280,7 @@ class Session:
         seen = Observations(recording, tuple(self._traces), final, updates=self._ledger.found())
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
-        prescriptions, recommendation = plan(findings, bench, seen.updates)
+        prescriptions, recommendation = self._plan(findings, bench, seen.updates)
         return Diagnosis(
             run=recording.run,
             formats=tuple(_limits(name) for name in _FORMATS),
@@ -289,8 +291,19 @@ class Session:
             recommendation=recommendation,
             replay=self._replay_summary(),
             ranges=recording.ranges,
-            warnings=recording.warnings,
+            warnings=self._warnings(),
         )
+
+    def _plan(
+        self, findings: tuple[Finding, ...], bench: Bench | None, updates: tuple[UpdateLoss, ...]
+    ) -> tuple[tuple[Prescription, ...], Recommendation]:
+        try:
+            return plan(findings, bench, updates)
+        except Exception as error:  # noqa: BLE001 - the findings must not be lost with the cures
+            self._recorder.caution(
+                "trials-failed", f"cures could not be tried: {type(error).__name__}: {error}"
+            )
+            return plan(findings, None, updates)
 
     def _bench(self) -> Bench | None:
         """Return the kept steps, ready for trials; None where none was kept."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fp16doctor.errors import ReplayError
 from fp16doctor.replay.trajectory import Course
 from fp16doctor.replay.trial import Trial, loss_at
 from fp16doctor.schema.tape import Tape
@@ -157,7 +158,10 @@ def _loss_after(tape: Tape, trial: Trial, eta: float) -> float | None:
         for name, gradient in trial.gradients.items()
         if name in weights and gradient.numel() == weights[name].numel()
     }
-    return loss_at(tape, moved)
+    try:
+        return loss_at(tape, moved)
+    except ReplayError:  # the step left the domain of an op, a cross entropy's 0..1 say
+        return float("inf")
 
 
 def parameters(tape: Tape) -> dict[str, torch.Tensor]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.remedies import prescriptions
-from fp16doctor.prescribe.treatable import demanding
-from fp16doctor.schema.finding import Finding
+from fp16doctor.prescribe.treatable import OF_PRECISION, codes_of, demanding
+from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import (
     Prescription,
@@ -41,7 +41,7 @@ def plan(
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
             f"not a matter of precision: {leading.what}; no format or loss scale changes it",
-            prescriptions=_code_changes(found)[:1],
+            prescriptions=_code_changes(found, tuple(findings).index(leading)),
         )
     return found, _recommendation(tuple(findings), leading, found, bench)
 
@@ -55,6 +55,8 @@ def _recommendation(
     verified = [i for i, p in enumerate(found) if p.verification.verdict is Verdict.VERIFIED]
     place = findings.index(leading)
     verified = [i for i in verified if place in found[i].treats] or verified
+    if leading.fault is Fault.MISUSE and not codes_of(leading) & OF_PRECISION:
+        return _unverified(leading, place, found)
     if verified:
         best = min(verified, key=lambda i: _rank(found[i]))
         steps = ", ".join(map(str, found[best].verification.steps))
@@ -63,22 +65,24 @@ def _recommendation(
     if bench is not None:
         tried = sum(p.verification.verdict is Verdict.REFUTED for p in found)
         if tried:
-            change = _code_changes(found)[:1]
+            change = _code_changes(found, place)
             sentence = f"none of {tried} cures that were tried meets the criteria"
             return Recommendation(RecommendationStatus.NONE_FOUND, sentence, change)
-    return _unverified(leading, found)
+    return _unverified(leading, place, found)
 
 
-def _unverified(leading: Finding, found: tuple[Prescription, ...]) -> Recommendation:
-    change = _code_changes(found)[:1]
+def _unverified(leading: Finding, place: int, found: tuple[Prescription, ...]) -> Recommendation:
+    change = _code_changes(found, place)
     sentence = leading.advice or "no cure is known"
     return Recommendation(
         RecommendationStatus.NONE_FOUND, f"{sentence}; not verified by a replay", change
     )
 
 
-def _code_changes(found: tuple[Prescription, ...]) -> tuple[int, ...]:
-    return tuple(i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX)
+def _code_changes(found: tuple[Prescription, ...], place: int) -> tuple[int, ...]:
+    """Return the position of the change of code for one finding."""
+    changes = (i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX)
+    return tuple(i for i in changes if place in found[i].treats)[:1]
 
 
 def _rank(prescription: Prescription) -> tuple[int, float, float]:

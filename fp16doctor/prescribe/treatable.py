@@ -11,7 +11,7 @@ from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
 
 # Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
-_OF_PRECISION = frozenset(
+OF_PRECISION = frozenset(
     ("FD101", "FD102", "FD103", "FD104", "FD110", "FD111", "FD201", "FD202", "FD305")
 )
 
@@ -32,7 +32,7 @@ def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]
     return tuple(
         (i, f)
         for i, f in demanding(findings)
-        if codes_of(f) & _OF_PRECISION and f.fault is not Fault.LOSS_SCALE
+        if codes_of(f) & OF_PRECISION and f.fault is not Fault.LOSS_SCALE
     )
 
 
@@ -56,4 +56,9 @@ def target(site: OpSite) -> str:
         return f"op:{'.'.join(site.op.split('.')[:2])}"
     if line.function in ("", "<module>"):
         return f"line:{line.file}:{line.line}"
-    return f"function:{line.file}:{line.function}"
+    return f"function:{line.file}:{enclosing(line.function)}"
+
+
+def enclosing(function: str) -> str:
+    """The named function around a generator, comprehension or lambda."""
+    return function.partition(".<locals>.<")[0]

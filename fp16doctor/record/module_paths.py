@@ -7,7 +7,6 @@ Must not know ops or steps beyond calling back on the first module of a call.
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,8 +19,9 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from fp16doctor.record.threads import WatchedThread
+
 _CALL = nn.Module._call_impl.__code__
-_graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,23 @@ class ModulePaths:
         self._roots: dict[int, weakref.ref[nn.Module]] = {}
         self._names: dict[int, _Known] = {}
         self._handles: list[Any] = []
-        self._thread = 0
+        self._thread = WatchedThread()
+        self._called: dict[int, nn.Module] = {}  # roots of the open step, kept for their names
         self._searched = False  # all roots were named again in this call of a root
         self.loss_allowed = False  # set once the model was called in this step
 
     def attach(self) -> None:
         """Register the two global hooks; only the calling thread is watched."""
-        self._thread = threading.get_ident()
+        self._thread.here()
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
         ]
+
+    def begin(self) -> None:
+        """Open a new step."""
+        self.loss_allowed = False
+        self._called.clear()
 
     def detach(self) -> None:
         """Remove them; nothing is left behind."""
@@ -106,35 +112,39 @@ class ModulePaths:
         return [m for r in list(self._roots.values()) if (m := r()) is not None]
 
     def named_tensors(self) -> dict[int, tuple[str, bool, bool]]:
-        """Return storage address -> (FQN, trains, is a buffer) of all roots' tensors."""
+        """Return storage address -> (FQN, trains, is a buffer) of all roots' tensors.
+
+        Where two models use the same name, that of the later one gets its class and number in
+        front.
+        """
         table: dict[int, tuple[str, bool, bool]] = {}
-        for root in self.roots():
-            for name, p in root.named_parameters():
-                _note(table, name, p, p.requires_grad, buffer=False)
-            for name, b in root.named_buffers():
-                _note(table, name, b, False, buffer=True)
+        taken: set[str] = set()
+        for number, root in enumerate(self.roots()):
+            tensors: list[tuple[str, Tensor, bool, bool]] = [
+                (n, p, p.requires_grad, False) for n, p in root.named_parameters()
+            ]
+            tensors += [(n, b, False, True) for n, b in root.named_buffers()]
+            for name, tensor, trains, buffer in tensors:
+                unique = name if name not in taken else f"{type(root).__name__}#{number}.{name}"
+                if _note(table, unique, tensor, trains, buffer=buffer):
+                    taken.add(unique)
         return table
 
     # -- hooks -----------------------------------------------------------------------------------
 
-    def _mine(self) -> bool:
-        """On a GPU backward, and with it a checkpoint's forward, runs in the engine's thread."""
-        if threading.get_ident() == self._thread:
-            return True
-        return _graph_task() != -1 and torch.cuda.is_initialized()
-
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if not self._mine():
+        if not self._thread.runs():
             return
         if not self.stack:
             self._searched = False
             self._on_root(module)
+            self._called[id(module)] = module
         self.stack.append(self._entry(module))
         self._running.append(module)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         running = self._running
-        if not running or not self._mine():
+        if not running or not self._thread.runs():
             return
         if running[-1] is not module:  # calls that were cut short by an exception lie above
             if not any(m is module for m in running):
@@ -234,9 +244,13 @@ def _join(parent: str, name: str) -> str:
 
 def _note(
     table: dict[int, tuple[str, bool, bool]], name: str, t: Tensor, trains: bool, *, buffer: bool
-) -> None:
+) -> bool:
+    """Enter one tensor; False if its storage is known already, or it has none."""
     try:
         key = t.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError, ValueError):  # sparse, uninitialised, wrapped
-        return
-    table.setdefault(key, (name, trains, buffer))
+        return False
+    if key in table:
+        return False
+    table[key] = (name, trains, buffer)
+    return True

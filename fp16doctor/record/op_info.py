@@ -73,7 +73,7 @@ def op_info(func: Any) -> OpInfo:
 def _read(func: Any) -> OpInfo:
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator: torch.cond, flex_attention
-        return OpInfo(func, str(func), opaque=True)
+        return OpInfo(func, f"higher_order.{func}.default", opaque=True)
     namespace, _, rest = schema.name.partition("::")
     name = f"{namespace}.{rest}.{schema.overload_name or 'default'}"
     opaque = namespace in _COLLECTIVES

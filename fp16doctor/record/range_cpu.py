@@ -1,6 +1,6 @@
 """Range statistics of CPU tensors: integer views, pieces that fit the cache, kept buffers.
 
-Large sixteen-bit tensors are counted code by code (32768 of them), which says it all. Counting
+Sixteen-bit tensors are counted code by code (32768 of them), which says it all. Counting
 bare exponents would be slower: few hot counters wait for each other. numpy reduces integers at the
 speed of a copy and shares the tensors' memory.
 
@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fp16doctor.record.binades import EMPTY, Layout, merge
+from fp16doctor.record.binades import EMPTY, Layout
 from fp16doctor.schema.ranges import RangeStats
 
-_CODES_FROM = 1 << 16  # 16-bit elements from which the table of all codes pays
+_SPREAD_FROM = 1 << 13  # 16-bit elements from which it is asked whether many are zero
 _COARSE_BITS = 12  # upper bits of a magnitude code
 _LANES = 4  # counters of each of these, used in turn: equal codes need not wait for each other
-_CODES_PIECE = 1 << 20  # elements
-_PIECE = 1 << 17  # elements
+_CODES_PIECE = 1 << 19  # elements
+_PIECE = 1 << 18  # elements
 _N_CODES = 1 << 15
-_UNSIGNED = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+_UNSIGNED = {4: np.uint32, 8: np.uint64}
 
 Array = Any  # np.ndarray of integers
 
@@ -53,30 +53,50 @@ def measure(flat: Tensor, layout: Layout) -> RangeStats:
     """Return the statistics of a one-dimensional CPU tensor of ``layout.dtype``."""
     if len(flat) == 0:
         return EMPTY
-    if flat.element_size() == 2 and len(flat) >= _CODES_FROM and _few_zeros(flat):
+    if flat.element_size() == 2:
         return _from_codes(_count_codes(flat.view(torch.int16)), layout)
-    pieces = [_measure_piece(piece, layout) for piece in flat.split(_PIECE)]
-    return functools.reduce(merge, pieces)
+    return _by_pieces(flat, layout)
 
 
 # -- sixteen bits: every code counted ------------------------------------------------------------
 
 
-def _few_zeros(flat: Tensor) -> bool:
-    """Judged by a sample: behind a ReLU one counter would take half of all elements."""
-    sample = flat[:: len(flat) // 64]
-    return int(torch.count_nonzero(sample)) > len(sample) * 15 // 16
-
-
 def _count_codes(codes: Tensor) -> Array:
-    buffer = _buffers.get(torch.int16, min(len(codes), _CODES_PIECE))
+    """Return the counts of all magnitude codes."""
+    spread = len(codes) >= _SPREAD_FROM and _many_zeros(codes)
     table: Tensor | None = None
     for piece in codes.split(_CODES_PIECE):
-        magnitudes = torch.bitwise_and(piece, 0x7FFF, out=buffer[: len(piece)])
-        counts = torch.bincount(magnitudes, minlength=_N_CODES)
+        buffer = _buffers.get(torch.int16, len(piece))
+        magnitudes = torch.bitwise_and(piece, 0x7FFF, out=buffer)
+        counts = _count_spread(magnitudes) if spread else None
+        if counts is None:
+            counts = torch.bincount(magnitudes, minlength=_N_CODES)
         table = counts if table is None else table.add_(counts)
-    assert table is not None
+    assert table is not None, "called with an element"
     return table.numpy()
+
+
+def _many_zeros(codes: Tensor) -> bool:
+    """Judged by a sample: behind a ReLU one counter takes half of all elements."""
+    sample = codes[:: len(codes) // 64]
+    return int(torch.count_nonzero(sample)) < len(sample) * 15 // 16
+
+
+def _count_spread(magnitudes: Tensor) -> Tensor | None:
+    """Count with zeros spread over the codes 0 to 3, so that they need not wait for each other.
+
+    None where the tensor has the codes 1 to 3 itself: the smallest subnormals, as good as never.
+    """
+    nonzero = int(np.count_nonzero(magnitudes.numpy()))
+    spread = _buffers.get(torch.int16, len(magnitudes), slot=1)
+    torch.maximum(magnitudes, _lanes(torch.int16)[: len(magnitudes)], out=spread)
+    counts = torch.bincount(spread, minlength=_N_CODES)
+    n_zero = len(magnitudes) - nonzero
+    if int(counts[:_LANES].sum()) != n_zero:
+        return None
+    counts[:_LANES] = 0
+    counts[0] = n_zero
+    return counts
 
 
 def _from_codes(table: Array, layout: Layout) -> RangeStats:
@@ -122,35 +142,72 @@ def _table_facts(layout: Layout) -> _TableFacts:
     return _TableFacts(np.array(starts), values)
 
 
-# -- any width: coarse codes, extremes, and what these say is there to count ---------------------
+# -- wider: coarse codes, extremes, and what these say is there to count ---------------------
 
 
-def _measure_piece(x: Tensor, layout: Layout) -> RangeStats:
-    n, inf = len(x), layout.inf
-    kept = _buffers.get(layout.integer, n)
-    torch.bitwise_and(x.view(layout.integer), layout.sign - 1, out=kept)
-    codes = kept.numpy()
-    low, high = (int(v) for v in torch.aminmax(kept))
-    least = low if low else _least_nonzero(codes, layout)
-    finite = high < inf
-    n_inf = n_nan = 0
-    if not finite:
-        n_inf = int(np.count_nonzero(codes == inf))
-        n_nan = int(np.count_nonzero(codes > inf))
-        high = int(np.max(codes, where=codes < inf, initial=0))
-    binades = _binades(kept, layout)
-    if least < 1 << layout.mantissa:
-        _split_subnormals(binades, codes, layout)
-    return RangeStats(
-        numel=n,
-        n_zero=int(binades[0]),
-        n_nan=n_nan,
-        n_inf=n_inf,
-        amax=layout.value(high),
-        amin_nonzero=layout.value(min(least, inf)),
-        exponents=layout.histogram(binades),
-        sum_abs=_sum_abs(kept.view(layout.dtype), finite=finite),
-    )
+def _by_pieces(flat: Tensor, layout: Layout) -> RangeStats:
+    sums = _Sums(layout)
+    for piece in flat.split(_PIECE):
+        sums.add(piece)
+    return sums.stats(len(flat))
+
+
+class _Sums:
+    """What the pieces of one tensor add up to."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._counts: Tensor | None = None  # by lane and upper bits
+        self._subnormals: Array = 0  # by leading bit
+        self._least, self._high = layout.inf, 0
+        self._n_inf = self._n_nan = 0
+        self._total = 0.0
+
+    def add(self, x: Tensor) -> None:
+        """Take one piece."""
+        layout = self._layout
+        kept = _buffers.get(layout.integer, len(x))
+        torch.bitwise_and(x.view(layout.integer), layout.sign - 1, out=kept)
+        codes = kept.numpy()
+        low, high = (int(v) for v in torch.aminmax(kept))
+        least = low if low else _least_nonzero(codes, layout)
+        finite = high < layout.inf
+        if not finite:
+            high = self._add_special(codes)
+        if least < 1 << layout.mantissa:
+            self._subnormals = self._subnormals + _subnormals(codes, layout)
+        self._least, self._high = min(self._least, least), max(self._high, high)
+        self._total += _sum_abs(kept.view(layout.dtype), finite=finite)
+        counts = _count_upper_bits(kept, layout)
+        self._counts = counts if self._counts is None else self._counts.add_(counts)
+
+    def _add_special(self, codes: Array) -> int:
+        """Count infs and NaNs; return the largest code below them."""
+        inf = self._layout.inf
+        self._n_inf += int(np.count_nonzero(codes == inf))
+        self._n_nan += int(np.count_nonzero(codes > inf))
+        return int(np.max(codes, where=codes < inf, initial=0))
+
+    def stats(self, numel: int) -> RangeStats:
+        """Return the statistics of all pieces."""
+        layout = self._layout
+        assert self._counts is not None, "called after add"
+        lanes = self._counts.view(_LANES, -1).sum(0)
+        fields = lanes.view(1 << layout.exponent_bits, -1).sum(1).numpy()
+        binades = np.zeros(layout.n_binades, dtype=np.int64)
+        binades[1 : layout.mantissa + 1] = self._subnormals
+        binades[0] = fields[0] - binades[1 : layout.mantissa + 1].sum()
+        binades[layout.mantissa + 1 :] = fields[1:]
+        return RangeStats(
+            numel=numel,
+            n_zero=int(binades[0]),
+            n_nan=self._n_nan,
+            n_inf=self._n_inf,
+            amax=layout.value(self._high),
+            amin_nonzero=layout.value(self._least),
+            exponents=layout.histogram(binades),
+            sum_abs=self._total,
+        )
 
 
 def _least_nonzero(codes: Array, layout: Layout) -> int:
@@ -161,37 +218,30 @@ def _least_nonzero(codes: Array, layout: Layout) -> int:
     return min(least + 1, layout.inf)
 
 
-def _binades(kept: Tensor, layout: Layout) -> Array:
-    """Return counts by binade, zeros and all subnormals still together in the place of zero.
-
-    Counted are the upper bits of the codes, so many that few counters are hot and all of them
-    lie in the first cache.
-    """
+def _count_upper_bits(kept: Tensor, layout: Layout) -> Tensor:
+    """Count the upper bits of codes: so many that few are hot, few enough for the first cache."""
     shift = layout.exponent_bits + layout.mantissa - _COARSE_BITS
-    upper = torch.bitwise_right_shift(
-        kept, shift, out=_buffers.get(layout.integer, len(kept), slot=1)
-    )
-    torch.bitwise_or(upper, _lanes(layout.integer)[: len(upper)], out=upper)
-    counts = torch.bincount(upper, minlength=_LANES << _COARSE_BITS)
-    fields = counts.view(_LANES, 1 << layout.exponent_bits, -1).sum((0, 2)).numpy()
-    binades = np.zeros(layout.n_binades, dtype=np.int64)
-    binades[0], binades[layout.mantissa + 1 :] = fields[0], fields[1:]
-    return binades
+    upper = _buffers.get(layout.integer, len(kept), slot=1)
+    torch.bitwise_right_shift(kept, shift, out=upper)
+    torch.bitwise_or(upper, _upper_lanes(layout.integer)[: len(upper)], out=upper)
+    return torch.bincount(upper, minlength=_LANES << _COARSE_BITS)
 
 
 @functools.cache
 def _lanes(integer: torch.dtype) -> Tensor:
-    turns = torch.arange(_PIECE, device="cpu") % _LANES
-    return (turns << _COARSE_BITS).to(integer)
+    return (torch.arange(_CODES_PIECE, device="cpu") % _LANES).to(integer)
 
 
-def _split_subnormals(binades: Array, codes: Array, layout: Layout) -> None:
-    """Tell the subnormals from the zeros, and each other, by their leading bits."""
-    subnormal = codes[(codes > 0) & (codes < 1 << layout.mantissa)]
-    leading = np.frexp(subnormal.astype(np.float64))[1]
-    found = np.bincount(leading, minlength=layout.mantissa + 1)
-    binades[1 : layout.mantissa + 1] = found[1:]
-    binades[0] -= len(subnormal)
+@functools.cache
+def _upper_lanes(integer: torch.dtype) -> Tensor:
+    return _lanes(integer)[:_PIECE] << _COARSE_BITS
+
+
+def _subnormals(codes: Array, layout: Layout) -> Array:
+    """Count the subnormals by their leading bits."""
+    found = codes[(codes > 0) & (codes < 1 << layout.mantissa)]
+    leading = np.frexp(found.astype(np.float64))[1]
+    return np.bincount(leading, minlength=layout.mantissa + 1)[1:]
 
 
 def _sum_abs(magnitudes: Tensor, *, finite: bool) -> float:

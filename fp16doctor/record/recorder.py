@@ -100,6 +100,7 @@ class Recorder:
         self.detach()
         self.survey.drop()
         self._alive = False
+        self.modules.begin()
         self.roll = self._new_roll()
 
     def leave(self) -> None:
@@ -272,7 +273,7 @@ class Recorder:
         self.steps.begin()
         self.book.begin()
         self.usage.begin()
-        self.modules.loss_allowed = False
+        self.modules.begin()
         self._where.clear()
         self.bounds.begin()
 

@@ -148,6 +148,8 @@ class Roll:
 
     def made(self, tensor: Tensor) -> RawRef | Held:
         """Return the reference of an output."""
+        if type(tensor) is not Tensor and intercepts(type(tensor)):
+            return self.hold(tensor)
         try:
             storage = tensor.untyped_storage()
             ref = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
@@ -248,6 +250,12 @@ class Roll:
         return None if weak is None else weak.storage()
 
 
+def intercepts(kind: type) -> bool:
+    """Tell whether a tensor type handles ops itself: a wrapper, a tensor that is only traced."""
+    mine = getattr(kind, "__torch_dispatch__", None)
+    return mine is not None and mine is not Tensor.__torch_dispatch__
+
+
 def numbers(value: Any) -> list[int]:
     """Return the storage ids in a nest of lists of references."""
     if type(value) is tuple:
@@ -257,7 +265,7 @@ def numbers(value: Any) -> list[int]:
 
 def screenable(tensor: Tensor) -> Tensor:
     """Return the stored values of a tensor without plain storage; an empty one where unknown."""
-    if tensor.layout is torch.sparse_coo:
+    if tensor.layout is torch.sparse_coo and not intercepts(type(tensor)):
         return tensor._values()
     return torch.empty(0)
 

@@ -17,6 +17,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from fp16doctor.record.threads import WatchedThread
 from fp16doctor.schema.location import Phase
 
 
@@ -34,9 +35,11 @@ class StepState:
         self.backward_depth = 0  # modules on the stack when backward began
         self._handles: list[Any] = []
         self._known_optimizers: set[type] = set()
+        self._thread = WatchedThread()
 
     def attach(self) -> None:
         """Register the global optimizer hooks."""
+        self._thread.here()
         self._known_optimizers = set(_used_optimizers())
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -50,11 +53,15 @@ class StepState:
         self._handles = []
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._thread.runs():
+            return
         self.uses_optimizer = True
         self.backward_done = True
         self._on_begin()
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._thread.runs():
+            return
         self.optimizer_steps += 1
         self._on_attempt()
 

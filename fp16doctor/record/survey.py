@@ -224,7 +224,7 @@ class Survey:
                 continue
             self._seen.add(id(parameter))
             path, module, name = self._name(parameter)
-            self._look_at(path, module, f"{name}.grad", parameter.grad)
+            self._look_at(path, module, f"{name}.grad", parameter.grad, full=weights)
             if weights:
                 self._look_at(path, module, name, parameter)
         if weights and not self._buffers_seen:
@@ -232,7 +232,10 @@ class Survey:
             self._look_at_buffers()
 
     def _weights_due(self) -> bool:
-        """Weights change slowly, and take as long to look at as their gradients."""
+        """Parameters get full statistics every few steps only: they are read from memory.
+
+        Their gradients are screened in the steps between.
+        """
         if self._weights_at is None or self._step - self._weights_at >= EVERY_FULL:
             self._weights_at = self._step
         return self._weights_at == self._step
@@ -243,10 +246,11 @@ class Survey:
                 if not is_lazy(buffer) and buffer.is_floating_point():
                     self._look_at(path, module, name, buffer)
 
-    def _look_at(self, path: str, module: nn.Module, role: str, tensor: Tensor) -> None:
+    def _look_at(
+        self, path: str, module: nn.Module, role: str, tensor: Tensor, *, full: bool = True
+    ) -> None:
         track = self._track(path, module, role)
         if track is not None:
-            full = self.hooks.look is Look.FULL
             self._take([track], measure(tensor) if full else screen(tensor))
 
     def _name(self, parameter: Tensor) -> tuple[str, nn.Module, str]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from fp16doctor.record.roll import intercepts
 
 
 class TapeMode(TorchDispatchMode):
@@ -30,11 +32,9 @@ class TapeMode(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Record and run one call."""
-        if types and any(map(_intercepts, types)):
+        if types and any(map(intercepts, types)):
+            if FakeTensor in types:  # traced, not computed
+                return func(*args, **(kwargs or {}))
             return NotImplemented  # a wrapper subclass: its inner plain ops come by here
         return self._call(func, args, kwargs or {})
 
-
-def _intercepts(kind: type) -> bool:
-    mine = getattr(kind, "__torch_dispatch__", None)
-    return mine is not None and mine is not Tensor.__torch_dispatch__

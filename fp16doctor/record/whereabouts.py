@@ -46,11 +46,12 @@ class Whereabouts:
         self._sites: dict[int, Where] = {}  # node -> place of the op that built it
         self._older_sites: dict[int, Where] = {}  # of the step before
         self._backward_line: tuple[LineKey | None, LineKey | None] = (None, None)
-        self._last_node = 0
+        self._last_node = _next_node()
 
     def clear(self) -> None:
         """Open a new step; a graph may live on for one more (a generator's, behind its critic)."""
         self._older_sites, self._sites = self._sites, {}
+        self._last_node = _next_node()
 
     def now(self, *, only_if_built: bool) -> Where | None:
         """Return the place of the op being dispatched.

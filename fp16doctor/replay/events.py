@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay.births import BirthFacts
 from fp16doctor.replay.lockstep import LockstepResult
 from fp16doctor.replay.sinks import SinkObserver
@@ -47,7 +48,7 @@ class EventMaker:
             if not self._harmless(birth):
                 absorbed |= path.ops & {b.call.index for b in self._births if b.nan_from_inf}
             event = self._event(birth, path)
-            if event.kind is EventKind.BOUNDARY and causes < MAX_CAUSES:
+            if _lies_upstream(event) and causes < MAX_CAUSES:
                 causes += 1
                 event = self._with_cause(event, birth)
             yield event
@@ -98,3 +99,16 @@ class EventMaker:
         return replace(
             event, cause_site=cause.site, cause_as_run=cause.as_run, cause_exact=cause.exact
         )
+
+
+def _lies_upstream(event: Event) -> bool:
+    """An earlier rounding is behind it: the reference run has a value here that the format holds.
+
+    A probability rounded to 1 makes the gradient of a cross entropy overflow; the op that
+    overflows is not the one to change.
+    """
+    if event.kind is EventKind.BOUNDARY:
+        return True
+    if event.kind is not EventKind.OVERFLOW or event.reference is None:
+        return False
+    return abs(event.reference) < get_format(event.format).overflow_threshold

@@ -10,11 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fp16doctor.replay import op_traits
 from fp16doctor.replay.calls import outputs_of, written_refs
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.values import as_real
-from fp16doctor.schema.tape import Tape, TensorRef
+from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 from fp16doctor.schema.trace import Fidelity
 
 
@@ -40,12 +41,28 @@ def compare(tape: Tape, run: Player) -> Fidelity:
 
 
 def written_views(tape: Tape) -> dict[int, dict[TensorRef, int]]:
-    """Return storage -> {view an op wrote: the last op that did}, versions left out."""
+    """Return storage -> {view an op wrote: the last op that did}, versions left out.
+
+    What is uninitialised memory by definition is not among them.
+    """
     views: dict[int, dict[TensorRef, int]] = {}
     for call in tape.ops:
-        for ref in (*outputs_of(call), *written_refs(call)):
+        made = [] if op_traits.is_uninitialised(call.op) else outputs_of(call)
+        for ref in (*made, *written_refs(call)):
+            if _is_workspace(call, ref):
+                continue
             views.setdefault(ref.storage, {})[replace(ref, version=0)] = call.index
     return views
+
+
+def _is_workspace(call: OpCall, ref: TensorRef) -> bool:
+    """Tell whether an output is bytes that a kernel keeps for its backward, in part unwritten.
+
+    Recurrent layers and cuDNN's batch norm return such a tensor beside their results.
+    """
+    if ref.dtype != "uint8" or len(refs_in(call.outputs)) < 2:
+        return False
+    return not any(r.dtype == "uint8" for r in refs_in((call.args, call.kwargs)))
 
 
 def _without_memory(data: Tensor) -> bool:

@@ -28,7 +28,7 @@ def covers(rule: KeepRule, site: OpSite) -> bool:
     file, _, rest = rule.what.rpartition(":")
     lines = [line for line in (site.source, site.caller) if line is not None]
     if rule.kind == "function":
-        return any(_same_file(file, x.file) and x.function == rest for x in lines)
+        return any(_same_file(file, x.file) and _in_function(rest, x.function) for x in lines)
     return any(_same_file(file, x.file) and str(x.line) == rest for x in lines)
 
 
@@ -36,6 +36,10 @@ def _in_module(pattern: str, path: str | None) -> bool:
     if path is None:
         return False
     return path == pattern or path.startswith(pattern + ".") or fnmatchcase(path, pattern)
+
+
+def _in_function(name: str, function: str) -> bool:
+    return function == name or function.startswith(f"{name}.<locals>.")
 
 
 def _same_file(pattern: str, file: str) -> bool:

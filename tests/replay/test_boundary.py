@@ -40,20 +40,20 @@ def test_log_of_a_softmax_that_flushed() -> None:
         p = torch.softmax(w, -1)
         return -torch.log(p)[0, 2]
 
-    trace = step(loss, torch.tensor([[20.0, 1.0, -9.0]], dtype=HALF))
+    trace = step(loss, torch.tensor([[20.0, 19.0, -9.0]], dtype=HALF))
     event = only(tuple(e for e in trace.events if e.site.phase is Phase.LOSS), "log")
     assert event.kind is EventKind.BOUNDARY
     assert line(event.site) == line_of(loss, "torch.log(p)")
     assert event.site.element == (0, 2)
     assert event.exact == float("-inf")
-    assert event.reference == pytest.approx(-29.0, abs=0.01)
-    assert event.operands == (("input[0]", 0.0, pytest.approx(2.5e-13, rel=0.1)),)
+    assert event.reference == pytest.approx(-29.31, abs=0.01)
+    assert event.operands == (("input[0]", 0.0, pytest.approx(1.86e-13, rel=0.1)),)
     assert event.cause_site is not None
     assert short(event.cause_site.op) == "_softmax"
     assert line(event.cause_site) == line_of(loss, "torch.softmax")
     assert event.cause_site.element == (0, 2)
     assert event.cause_as_run == 0.0
-    assert event.cause_exact == pytest.approx(2.5e-13, rel=0.1)
+    assert event.cause_exact == pytest.approx(1.86e-13, rel=0.1)
     assert event.reaches[0] == "loss"
 
 
@@ -122,7 +122,7 @@ def variance(w: Tensor) -> Tensor:
 
 def test_root_of_a_difference_that_became_negative() -> None:
     torch.manual_seed(4)
-    w = (3 + 0.001 * torch.randn(16, 9)).to(HALF)
+    w = (3 + 0.01 * torch.randn(16, 9)).to(HALF)
     trace = step(variance, w)
     event = only(tuple(e for e in trace.events if e.site.phase is Phase.LOSS), "sqrt")
     assert event.kind is EventKind.BOUNDARY
@@ -154,7 +154,7 @@ def test_cause_behind_a_reduction() -> None:
         total = (small * small).sum(-1)
         return (1 / total).sum()
 
-    trace = step(loss, torch.tensor([[100.0, 90.0], [0.5, 0.3]], dtype=HALF))
+    trace = step(loss, torch.tensor([[1000.0, 900.0], [0.5, 0.3]], dtype=HALF))
     event = next(e for e in trace.events if e.site.phase is Phase.LOSS)
     assert event.kind is EventKind.BOUNDARY
     assert event.site.element == (1,)

@@ -82,7 +82,8 @@ def _advice(cause: Cause) -> str:
         )
     if op in families.EXPONENTIALS and math.isfinite(threshold):
         return (
-            "subtract the maximum before the exponential, or compute it in fp32: "
+            "clamp the argument or subtract its maximum before the exponential, or compute it "
+            "in fp32: "
             f"{event.format} overflows above x = {number(math.log(threshold))}"
         )
     if op in families.BATCHED_PRODUCTS:

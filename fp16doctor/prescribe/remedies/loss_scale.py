@@ -22,6 +22,8 @@ from fp16doctor.schema.prescription import (
     Verification,
 )
 
+USUAL = 65536.0  # init_scale of torch.amp.GradScaler
+ROOM = 4.0  # factor that it stays away from both ends of the window
 LARGEST = 24  # exponent of the largest scale tried: apex's bound
 _CODES = frozenset({"FD104", "FD201", "FD401"})
 
@@ -44,7 +46,7 @@ def propose(case: Case) -> Iterator[Prescription]:
         yield Prescription(remedy, treats, proof)
         return
     low, high = (scale * 2.0**e for e in window)
-    best = low * 2.0 ** ((window[1] - window[0]) // 2)  # equal headroom on both sides
+    best = _best(low, high)
     attempt = case.bench.attempt(_policy(int(log2(best / scale))))
     remedy = Remedy(
         RemedyKind.LOSS_SCALE,
@@ -54,6 +56,13 @@ def propose(case: Case) -> Iterator[Prescription]:
         value={"low": low, "recommended": best, "high": high},
     )
     yield case.prescribe(remedy, treats, attempt)
+
+
+def _best(low: float, high: float) -> float:
+    """Return GradScaler's own first scale where it has room, else equal headroom on both sides."""
+    if low * ROOM <= USUAL <= high / ROOM:
+        return USUAL
+    return low * 2.0 ** (int(log2(high / low)) // 2)
 
 
 def _window(bench: Bench, exponents: range) -> tuple[int, int] | None:
