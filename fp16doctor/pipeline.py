@@ -19,7 +19,9 @@ from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.errors import ReplayError
 from fp16doctor.formats.number_format import get_format
+from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.outlook import outlook
 from fp16doctor.prescribe.plan import plan
 from fp16doctor.prescribe.shelf import TapeShelf
 from fp16doctor.record.births import Birth, births
@@ -35,6 +37,7 @@ from fp16doctor.schema.diagnosis import (
     Diagnosis,
     FidelitySummary,
     FormatLimits,
+    FormatOutlook,
     ReplaySummary,
 )
 from fp16doctor.schema.finding import Finding, Severity
@@ -292,7 +295,19 @@ class Session:
             replay=self._replay_summary(),
             ranges=recording.ranges,
             warnings=self._warnings(),
+            outlook=self._outlook() if final else {},
+            trajectory=bench.courses() if bench is not None else {},
+            acceptance=CRITERIA,
         )
+
+    def _outlook(self) -> dict[str, FormatOutlook]:
+        try:
+            return outlook(self._shelf.tapes())
+        except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
+            self._recorder.caution(
+                "outlook-failed", f"other formats were not tried: {type(error).__name__}: {error}"
+            )
+            return {}
 
     def _plan(
         self, findings: tuple[Finding, ...], bench: Bench | None, updates: tuple[UpdateLoss, ...]

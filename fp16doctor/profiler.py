@@ -58,8 +58,9 @@ class profile:  # named like torch.profiler's, which is used the same way
 
     Every step is surveyed: the largest magnitude, inf and NaN of each module's outputs, of the
     gradients with respect to them and of the parameters' gradients. The first steps and every
-    ``every``-th get full statistics. A few steps are taped op by op and examined: the first three,
-    every ``10 * every``-th, and the one after a step with something new that is not finite.
+    ``every``-th get full statistics (parameters and their gradients at most every tenth). A few
+    steps are taped op by op and examined: the first three, every ``10 * every``-th, and the one
+    after a step with something new that is not finite.
 
     Args:
         model: its modules are named as in its ``state_dict``, and only they are surveyed. Without

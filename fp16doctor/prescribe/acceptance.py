@@ -38,6 +38,18 @@ COURSE_LOSS = 0.02  # share of the loss that two formats may differ by
 LOST_TENSOR = 0.5  # share of one parameter's Σ|g| that may not be lost
 
 
+# The numbers above, as the diagnosis carries them.
+CRITERIA = {
+    "non-finite elements allowed": 0.0,
+    "descent kept": DESCENT_KEPT,
+    "step size of the descent": STEP_SIZE,
+    "gradient of one parameter lost": LOST_TENSOR,
+    "trajectory: fp32 gain missed": COURSE_GAIN,
+    "trajectory: loss above fp32": COURSE_LOSS,
+    "ill-conditioned from": ILL_CONDITIONED,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """One candidate on one step."""

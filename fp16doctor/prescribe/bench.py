@@ -144,6 +144,19 @@ class Bench:
             trial = run_trial(tape, replace(policy, scale_factor=factor))
         return trial
 
+    def courses(self) -> dict[str, tuple[float, ...]]:
+        """Return the losses over the consecutive steps: fp32 and every candidate followed."""
+        if self._reference_course is None:
+            return {}
+        found = {
+            "steps": tuple(map(float, self._reference_course.steps)),
+            "fp32": tuple(self._reference_course.losses),
+        }
+        for attempt in self._known.values():
+            if attempt.course is not None and attempt.policy != FP32:
+                found.setdefault(_course_name(attempt.policy), tuple(attempt.course.losses))
+        return found
+
     def verification(self, attempt: Attempt) -> Verification:
         """Return before → after of an attempt."""
         steps = tuple(t.step for t in self.tapes[: len(attempt.judgements)])
@@ -153,6 +166,11 @@ class Bench:
         reason = reason or attempt.course_reason
         verdict = Verdict.VERIFIED if attempt.accepted else Verdict.REFUTED
         return Verification(verdict, reason, _numbers(self.as_run()), _numbers(attempt), steps)
+
+
+def _course_name(policy: PrecisionPolicy) -> str:
+    places = ", ".join(r.pattern for r in policy.keep)
+    return f"fp32 for {places}" if places else policy.name
 
 
 def format_of(tape: Tape) -> str:
@@ -183,4 +201,6 @@ def _numbers(attempt: Attempt) -> dict[str, float]:
     if kept:
         out["descent kept"] = min(kept)
     out["gradient lost"] = max((j.lost for j in attempt.judgements), default=0.0)
+    if attempt.course is not None and attempt.course.losses:
+        out[f"loss after {len(attempt.course.losses)} steps"] = attempt.course.losses[-1]
     return out

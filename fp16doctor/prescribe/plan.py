@@ -55,13 +55,13 @@ def _recommendation(
     verified = [i for i, p in enumerate(found) if p.verification.verdict is Verdict.VERIFIED]
     place = findings.index(leading)
     verified = [i for i in verified if place in found[i].treats] or verified
-    if leading.fault is Fault.MISUSE and not codes_of(leading) & OF_PRECISION:
+    if leading.fault is Fault.INITIALIZATION or (
+        leading.fault is Fault.MISUSE and not codes_of(leading) & OF_PRECISION
+    ):
         return _unverified(leading, place, found)
     if verified:
         best = min(verified, key=lambda i: _rank(found[i]))
-        steps = ", ".join(map(str, found[best].verification.steps))
-        sentence = f"{found[best].remedy.title}; verified by replay of step {steps}"
-        return Recommendation(RecommendationStatus.PRESCRIBED, sentence, (best,))
+        return Recommendation(RecommendationStatus.PRESCRIBED, found[best].remedy.title, (best,))
     if bench is not None:
         tried = sum(p.verification.verdict is Verdict.REFUTED for p in found)
         if tried:

@@ -7,6 +7,7 @@ Must not know ops or steps beyond calling back on the first module of a call.
 from __future__ import annotations
 
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,22 +51,27 @@ class ModulePaths:
         self,
         on_root: Callable[[nn.Module], None],
         on_output: Callable[[ModuleEntry, nn.Module, Any], None] | None = None,
+        guarded: Callable[..., Any] = lambda action, *args: action(*args),
     ) -> None:
         self.stack: list[ModuleEntry] = []
         self._running: list[nn.Module] = []
-        self._on_root, self._on_output = on_root, on_output
+        self._on_root, self._on_output, self._guarded = on_root, on_output, guarded
         self._pinned: set[int] = set()  # roots that the script has named itself
         self._roots: dict[int, weakref.ref[nn.Module]] = {}
         self._names: dict[int, _Known] = {}
         self._handles: list[Any] = []
         self._thread = WatchedThread()
         self._called: dict[int, nn.Module] = {}  # roots of the open step, kept for their names
+        self._filter: Any = None
         self._searched = False  # all roots were named again in this call of a root
         self.loss_allowed = False  # set once the model was called in this step
 
     def attach(self) -> None:
         """Register the two global hooks; only the calling thread is watched."""
         self._thread.here()
+        # torch warns of ours at each call of a compiled module.
+        warnings.filterwarnings("ignore", message=".*when there are global hooks on modules")
+        self._filter = warnings.filters[0]
         self._handles = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -81,6 +87,8 @@ class ModulePaths:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._filter in warnings.filters:
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]  # it is a list
         self.unwind()
 
     def unwind(self) -> None:
@@ -121,9 +129,9 @@ class ModulePaths:
         taken: set[str] = set()
         for number, root in enumerate(self.roots()):
             tensors: list[tuple[str, Tensor, bool, bool]] = [
-                (n, p, p.requires_grad, False) for n, p in root.named_parameters()
+                (_plain(n), p, p.requires_grad, False) for n, p in root.named_parameters()
             ]
-            tensors += [(n, b, False, True) for n, b in root.named_buffers()]
+            tensors += [(_plain(n), b, False, True) for n, b in root.named_buffers()]
             for name, tensor, trains, buffer in tensors:
                 unique = name if name not in taken else f"{type(root).__name__}#{number}.{name}"
                 if _note(table, unique, tensor, trains, buffer=buffer):
@@ -132,17 +140,25 @@ class ModulePaths:
 
     # -- hooks -----------------------------------------------------------------------------------
 
+    # torch.compile traces what global hooks do; there is nothing to see while it traces.
+
     def _enter(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if not self._thread.runs():
             return
         if not self.stack:
             self._searched = False
             self._on_root(module)
             self._called[id(module)] = module
-        self.stack.append(self._entry(module))
-        self._running.append(module)
+        entry = self._guarded(self._entry, module)
+        if entry is not None:
+            self.stack.append(entry)
+            self._running.append(module)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         running = self._running
         if not running or not self._thread.runs():
             return
@@ -193,7 +209,7 @@ class ModulePaths:
 
     def _learn(self, root: nn.Module, ref: weakref.ref[nn.Module]) -> None:
         for name, module in root.named_modules():
-            self._name(module, name, ref)
+            self._name(module, _plain(name), ref)
 
     def _name(self, module: nn.Module, path: str, root: weakref.ref[nn.Module]) -> _Known:
         number, known = id(module), self._known(module)
@@ -236,6 +252,11 @@ class ModulePaths:
             and torch.is_grad_enabled()  # a teacher that is asked late is no loss
             and not any(p.requires_grad for p in root.parameters())
         )
+
+
+def _plain(name: str) -> str:
+    """Return a name without what ``torch.compile`` puts between."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def _join(parent: str, name: str) -> str:

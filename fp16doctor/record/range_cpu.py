@@ -54,16 +54,17 @@ def measure(flat: Tensor, layout: Layout) -> RangeStats:
     if len(flat) == 0:
         return EMPTY
     if flat.element_size() == 2:
-        return _from_codes(_count_codes(flat.view(torch.int16)), layout)
+        return _from_codes(_count_codes(flat.view(torch.int16), layout), layout)
     return _by_pieces(flat, layout)
 
 
 # -- sixteen bits: every code counted ------------------------------------------------------------
 
 
-def _count_codes(codes: Tensor) -> Array:
+def _count_codes(codes: Tensor, layout: Layout) -> Array:
     """Return the counts of all magnitude codes."""
-    spread = len(codes) >= _SPREAD_FROM and _many_zeros(codes)
+    # fp16 tensors often hold its smallest subnormals themselves
+    spread = layout.exponent_bits == 8 and len(codes) >= _SPREAD_FROM and _many_zeros(codes)
     table: Tensor | None = None
     for piece in codes.split(_CODES_PIECE):
         buffer = _buffers.get(torch.int16, len(piece))

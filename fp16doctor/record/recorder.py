@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fp16doctor.record import op_writer
-from fp16doctor.record.bounds import COPY_CAP, MAX_IDLE_OPS, Bounds
+from fp16doctor.record.bounds import COPY_CAP, Bounds
+from fp16doctor.record.compiled import compiled_frames
 from fp16doctor.record.fork import leave_when_forked
 from fp16doctor.record.loss_watch import LossWatch
 from fp16doctor.record.module_paths import ModulePaths
-from fp16doctor.record.op_info import OpInfo, op_info
+from fp16doctor.record.op_tap import OpTap
 from fp16doctor.record.quiet import Quiet
 from fp16doctor.record.roll import RawOp, Roll
 from fp16doctor.record.scaler_watch import ScalerWatch
@@ -49,19 +49,22 @@ class Recorder:
     ) -> None:
         self.lines = lines
         self.book = StepBook()
-        self.steps = StepState(self._optimizer_begins, lambda: self.book.attempted(self))
-        self.modules = ModulePaths(self._root_called, lambda *seen: self.survey.hooks.left(*seen))
+        self.steps = StepState(
+            lambda: self._guarded(self._optimizer_begins),
+            lambda: self._guarded(self.book.attempted, self),
+        )
+        self.modules = ModulePaths(
+            self._root_called, lambda *seen: self.survey.hooks.left(*seen), self._guarded
+        )
         self.survey = Survey(plan or SurveyPlan(), self.modules, self.caution)
         self.cautions: dict[str, Caution] = {}
         self.last_raise: tuple[BaseException, RawOp, int] | None = None
         self.roll = Roll(step=0, copy_cap=COPY_CAP)
         self.n_steps = 0
-        self.ops_by_dtype: dict[torch.dtype, int] = {}
         self.devices: set[torch.device] = set()
         self.bounds = Bounds(self)
         self._on_tape, self._before_step = on_tape, before_step
         self._wants_tape = wants_tape
-        self.switch = TapeSwitch(TapeMode(self._call))
         self._where = Whereabouts(
             lines,
             self.modules,
@@ -70,6 +73,9 @@ class Recorder:
             backward_ended=lambda: self.book.backward_ended(self),
             forward_began=self._forward_outside_modules,
         )
+        tap = OpTap(self, self._where)
+        self.ops_by_dtype = tap.ops_by_dtype
+        self.switch = TapeSwitch(TapeMode(tap.call))
         self.usage = UsageBook(self)
         self._parts: tuple[Any, ...] = (
             *(self.modules, self.steps, self.usage, self.survey, LossWatch(self._loss)),
@@ -78,6 +84,7 @@ class Recorder:
         self._alive = False
         self._paused = 0
         self._called_before = False
+        self._compiled = 0  # frames that torch.compile had compiled before
         self._thread = 0
         leave_when_forked(self)
 
@@ -86,6 +93,7 @@ class Recorder:
     def start(self) -> None:
         """Begin watching the calling thread."""
         self._thread = threading.get_ident()
+        self._compiled = compiled_frames()
         self.survey.begin(0)
         first = self._wants_tape(0)
         self.attach()
@@ -95,13 +103,22 @@ class Recorder:
     def stop(self) -> None:
         """Stop watching, hand over what was recorded of the last step, leave nothing behind."""
         self.switch.stop()
-        if self._alive:
+        if self._alive and (self.steps.attempted or self.roll.ops):
             self._guarded(self._close)
         self.detach()
         self.survey.drop()
+        self._note_compiled()
         self._alive = False
         self.modules.begin()
         self.roll = self._new_roll()
+
+    def _note_compiled(self) -> None:
+        n = compiled_frames() - self._compiled
+        if n > 0:
+            self.caution(
+                "compiled-regions",
+                f"torch.compile compiled {n} functions; fused code in them is not seen",
+            )
 
     def leave(self) -> None:
         """Stop in a process forked off the watched one: nothing is handed over."""
@@ -121,13 +138,16 @@ class Recorder:
 
     def _guarded(self, action: Callable[..., Any], *args: Any) -> Any:
         """Run a part of ours; if it breaks, note it and stop recording: the run goes on."""
+        if not self._alive:
+            return None
         try:
             return action(*args)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the script
-            self._broken(error)
+            self.broken(error)
             return None
 
-    def _broken(self, error: Exception) -> None:
+    def broken(self, error: Exception) -> None:
+        """Note a fault of ours and stop recording: the run goes on."""
         self._alive = False
         self.roll = self._new_roll()  # let go of what it held
         self.caution(
@@ -160,59 +180,13 @@ class Recorder:
         """Whether ops of the watched thread are recorded now."""
         return self._alive and not self._paused and self.switch.on
 
+    @property
+    def deaf(self) -> bool:
+        """Ops are let through unseen."""
+        return not self._alive or self._paused > 0
+
     def _pause(self, change: int) -> None:
         self._paused += change
-
-    # -- one op ----------------------------------------------------------------------------------
-
-    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one ATen call and record it."""
-        info = op_info(func)
-        if info.skip or not self._alive or self._paused:
-            return func(*args, **kwargs)
-        op = None
-        try:
-            op = self._before(info, args, kwargs)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the script
-            self._broken(error)
-        try:
-            out = func(*args, **kwargs)
-        except BaseException as error:
-            if op is not None:
-                self.last_raise = (error, op, self.roll.step)
-            raise
-        if op is not None and self._alive:
-            try:
-                dtype = op_writer.finish(self.roll, op, args, kwargs, out)
-                if dtype is not None and dtype.is_floating_point:
-                    self.ops_by_dtype[dtype] = self.ops_by_dtype.get(dtype, 0) + 1
-            except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the script
-                self._broken(error)
-        return out
-
-    def _before(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RawOp | None:
-        where = self._where.now(only_if_built=info.alias)
-        if info.alias or where is None:
-            if args and isinstance(args[0], Tensor):
-                self.roll.touch(args[0])
-            return None
-        if len(self.roll.ops) >= MAX_IDLE_OPS and self.bounds.too_long_outside_steps():
-            self._new_step(None)
-        if self.bounds.truncated:
-            if info.noted:
-                self.book.note(self, info, args, None)
-            return None
-        op = op_writer.begin(self.roll, info, args, kwargs, where)
-        if op.written:
-            if not all(map(self.roll.protect, op.written)):
-                self.bounds.copies_ran_out()
-                return None
-            self.book.written(self, op.written)
-            self.usage.written(op, args)
-        if info.noted:
-            self.book.note(self, info, args, op.args[0])
-        self.usage.before(op)
-        return op
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -230,7 +204,7 @@ class Recorder:
             self._where.end_backward()
         self.last_raise = None  # the script went on
         if steps.may_begin or not self._called_before or self.bounds.idle_too_long():
-            self._new_step(module)
+            self.new_step(module)
         self._called_before = True
         self.survey.root_called()
         if torch.is_grad_enabled():
@@ -244,7 +218,7 @@ class Recorder:
 
     def _forward_outside_modules(self) -> None:
         if self.steps.may_begin:
-            self._new_step(None)
+            self.new_step(None)
         self._forward_began()
         self._before_step(self.n_steps)
 
@@ -253,7 +227,7 @@ class Recorder:
         if self.book.marks.forward is None:
             self.book.marks.forward = len(self.roll.ops)
 
-    def _new_step(self, root: nn.Module | None) -> None:
+    def new_step(self, root: nn.Module | None) -> None:
         """Close the open step if it trained or shows something; open the next."""
         old, attempt = self.roll, self.book.marks.attempt
         new = self._new_roll()

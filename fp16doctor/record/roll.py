@@ -216,8 +216,9 @@ class Roll:
     def screen(self, op: RawOp, tensor: Tensor, ref: Any) -> None:
         """Look for inf and NaN in what an op wrote; on a device, without reading the answer."""
         if type(ref) is not tuple:
-            tensor = screenable(tensor)
-            ref = (0,)
+            if not has_values(tensor):
+                return
+            tensor, ref = tensor._values(), (0,)
         if tensor.is_cpu:
             look = ON_CPU.get(tensor.dtype)
             code = look(tensor) if look is not None else FINITE
@@ -263,11 +264,9 @@ def numbers(value: Any) -> list[int]:
     return [n for v in value for n in numbers(v)] if type(value) is list else []
 
 
-def screenable(tensor: Tensor) -> Tensor:
-    """Return the stored values of a tensor without plain storage; an empty one where unknown."""
-    if tensor.layout is torch.sparse_coo and not intercepts(type(tensor)):
-        return tensor._values()
-    return torch.empty(0)
+def has_values(tensor: Tensor) -> bool:
+    """Tell whether a tensor without plain storage keeps its values in one that has."""
+    return tensor.layout is torch.sparse_coo and not intercepts(type(tensor))
 
 
 def _bytes_of(tensor: Tensor) -> int:

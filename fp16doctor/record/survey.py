@@ -18,8 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from fp16doctor.record.module_paths import ModulePaths
 from fp16doctor.record.range_hooks import Found, Look, RangeHooks
 from fp16doctor.record.range_stage import Staged
-from fp16doctor.record.range_stats import PendingScreen, PendingStats, measure, screen
+from fp16doctor.record.range_stats import PendingStats, measure, screen
 from fp16doctor.record.range_track import Track
+from fp16doctor.record.screens import Screens
 from fp16doctor.schema.ranges import ModuleRanges, RangeStats
 
 MOST_SAMPLES = 64  # of one module and role; beyond that older steps are merged
@@ -69,7 +70,7 @@ class Survey:
         self._roots, self._path_of = modules.roots, modules.path_of
         self._tracks: dict[tuple[str, str], Track] = {}
         self._open: list[Track] = []  # touched in the open step, in order
-        self._screens: dict[tuple[torch.device, torch.dtype], _Screens] = {}
+        self._screens: dict[tuple[torch.device, torch.dtype], Screens] = {}
         self._pending: list[tuple[list[Track], PendingStats]] = []
         self._labels: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._owners: dict[str, weakref.ref[nn.Module]] = {}
@@ -208,7 +209,7 @@ class Survey:
                 found.tell(track.measured)
         else:
             key = (found.low.device, found.low.dtype)
-            self._screens.setdefault(key, _Screens()).add(tracks, found)
+            self._screens.setdefault(key, Screens()).add(tracks, found)
 
     # -- parameters ------------------------------------------------------------------------------
 
@@ -257,7 +258,7 @@ class Survey:
         known = self._parameters.get(id(parameter))
         if known is None:
             self._learn()
-            outside = ("", _OUTSIDE, f"parameter[{len(self._parameters)}]")
+            outside = ("", _SCRIPT, f"parameter[{len(self._parameters)}]")
             known = self._parameters.setdefault(id(parameter), outside)
         return known
 
@@ -276,30 +277,13 @@ class Survey:
                     yield self._path_of(module, path), module
 
 
-_OUTSIDE = nn.Module()  # stands for the script itself: parameters that no module holds
+class Script:
+    """Stands for the script itself where a parameter belongs to no module."""
+
+
+_SCRIPT: Any = Script()  # no nn.Module: scripts that count the modules made must not meet ours
 
 
 def _measured(tracks: list[Track], stats: RangeStats) -> None:
     for track in tracks:
         track.measured(stats)
-
-
-class _Screens:
-    """The open step's extremes of one device and dtype: read as one tensor."""
-
-    def __init__(self) -> None:
-        self.lows: list[Tensor] = []
-        self.highs: list[Tensor] = []
-        self._tracks: list[list[Track]] = []
-
-    def add(self, tracks: list[Track], found: PendingScreen) -> None:
-        self._tracks.append(tracks)
-        self.lows.append(found.low)
-        self.highs.append(found.high)
-
-    def deliver(self, values: list[float]) -> None:
-        lows, highs = values[: len(self.lows)], values[len(self.lows) :]
-        for tracks, low, high in zip(self._tracks, lows, highs, strict=True):
-            magnitude = PendingScreen.finish(low, high)
-            for track in tracks:
-                track.screened(magnitude)

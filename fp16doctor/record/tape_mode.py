@@ -37,4 +37,3 @@ class TapeMode(TorchDispatchMode):
                 return func(*args, **(kwargs or {}))
             return NotImplemented  # a wrapper subclass: its inner plain ops come by here
         return self._call(func, args, kwargs or {})
-

@@ -6,6 +6,7 @@ Must not know which formats the tensors are in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ def arguments(call: OpCall, tensor: ToTensor, wide: ToDtype | None = None) -> Ar
     """Return the call's arguments with tensors in place of references.
 
     ``wide`` maps dtype arguments; a generator argument is replaced by one in the recorded state.
+    A reference that is given twice (``x.mul_(x)``) is one tensor.
     """
+    tensor = cache(tensor)
     args = [_rebuild(a, tensor, wide) for a in call.args]
     kwargs = {k: _rebuild(v, tensor, wide) for k, v in call.kwargs.items()}
     _unset_half_to_float(call, args)
@@ -93,6 +96,12 @@ def given_pairs(call: OpCall, given: Arguments) -> list[tuple[TensorRef, Tensor]
     return paired((call.args, call.kwargs), (list(given[0]), given[1]))
 
 
+def written_pairs(call: OpCall, given: Arguments) -> list[tuple[TensorRef, Tensor]]:
+    """Match the references and the tensors of the arguments that the call wrote."""
+    written = set(written_refs(call))
+    return [(r, t) for r, t in given_pairs(call, given) if r in written] if written else []
+
+
 def addresses(given: Arguments) -> set[int]:
     """Return the storages of all tensor arguments."""
     return {t.untyped_storage()._cdata for t in tensors_in(given)}
@@ -117,11 +126,19 @@ def outputs_of(call: OpCall) -> list[TensorRef]:
 
 
 def written_refs(call: OpCall) -> list[TensorRef]:
-    """Return the arguments that a call writes in place."""
+    """Return the arguments that a call writes in place.
+
+    Those the schema names; where it names none of a written storage, all that lie in it.
+    """
     if not call.mutates:
         return []
+    positions, names = op_traits.written_arguments(call.op)
+    named = [call.args[i] for i in positions if i < len(call.args)]
+    named += [call.kwargs[n] for n in names if n in call.kwargs]
     written = set(call.mutates)
-    return [r for r in refs_in((call.args, call.kwargs)) if r.storage in written]
+    found = [r for r in refs_in(named) if r.storage in written]
+    rest = written - {r.storage for r in found}
+    return found + [r for r in refs_in((call.args, call.kwargs)) if r.storage in rest]
 
 
 def float_inputs(call: OpCall) -> list[TensorRef]:

@@ -19,9 +19,9 @@ from fp16doctor.replay.calls import (
     Arguments,
     ToTensor,
     arguments,
-    given_pairs,
     invoke,
     paired,
+    written_pairs,
     written_refs,
 )
 from fp16doctor.replay.environment import (
@@ -134,10 +134,8 @@ def run_in_recorded_format(call: OpCall, player: Player) -> None:
     given = arguments(call, env.recorded_form)
     result = invoke(call, given)
     env.bind(paired(call.outputs, _in_formats(env, call.outputs, result)), set())
-    written = set(call.mutates)
-    for ref, tensor in given_pairs(call, given):
-        if ref.storage in written:
-            _store(env, ref, tensor)
+    for ref, tensor in written_pairs(call, given):
+        _store(env, ref, tensor)
 
 
 def _take_over(call: OpCall, player: Player, partner: Player, reason: str) -> None:

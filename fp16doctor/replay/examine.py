@@ -42,7 +42,7 @@ def examine(tape: Tape, *, with_reference: bool, ledger: UpdateLedger | None = N
             trace = examination.trace()
             if ledger is not None and all(e.kind is EventKind.INTENDED for e in trace.events):
                 examination.precision.updates.commit(ledger)
-            if _needs_fp64(trace):
+            if examination.own_format or _needs_fp64(trace):
                 wider = _Examination(tape, FP64).trace()
                 trace = _with_noise(trace, wider)
     return replace(trace, seconds=time.perf_counter() - started)
@@ -80,8 +80,8 @@ def _faithful_only(tape: Tape) -> ReplayTrace:
 
 
 def _needs_fp64(trace: ReplayTrace) -> bool:
-    """fp32 cannot be its own reference; a logic fault and a lost gradient must hold in fp64 too."""
-    if any(e.kind is EventKind.LOGIC or e.format == "fp32" for e in trace.events):
+    """Tell whether fp32 shows something that must hold in fp64 too: logic, a lost gradient."""
+    if any(e.kind is EventKind.LOGIC for e in trace.events):
         return True
     gradients = trace.precision.gradients if trace.precision else ()
     return any(g.lost_mass > SUSPICIOUS_SHARE * g.mass for g in gradients)
@@ -116,6 +116,14 @@ class _Examination:
         observers = (self._sinks, self.precision)
         self._result: LockstepResult = lockstep(tape, policy, observers)
         self._states = self._sinks.states(self._result)
+
+    @property
+    def own_format(self) -> bool:
+        """Something was born in fp32 itself, which cannot be its own reference.
+
+        A constant −inf, a mask, needs no second opinion.
+        """
+        return any(b.format == "fp32" and not b.constant_source for b in self._result.births)
 
     def trace(self) -> ReplayTrace:
         result = self._result

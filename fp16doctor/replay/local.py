@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fp16doctor.replay import op_traits
-from fp16doctor.replay.calls import arguments, given_pairs, invoke, outputs_of, paired
+from fp16doctor.replay.calls import arguments, invoke, outputs_of, paired, written_pairs
 from fp16doctor.replay.casting import REFUSALS, dropped
 from fp16doctor.replay.environment import Formats, is_float_ref, torch_dtype
 from fp16doctor.replay.player import Player
@@ -48,10 +48,6 @@ def _run(call: OpCall, run: Player, formats: Formats) -> Results:
         return {output: dropped(call, widened(call.args[0]), run.env.tensor(mask))}
     given = arguments(call, widened, formats.wide)
     found = paired(call.outputs, invoke(call, given))
-    returned, written = {r.storage for r, _ in found}, set(call.mutates)
-    found += [
-        (r, t)
-        for r, t in given_pairs(call, given)
-        if r.storage in written and r.storage not in returned
-    ]
+    returned = {r.storage for r, _ in found}
+    found += [(r, t) for r, t in written_pairs(call, given) if r.storage not in returned]
     return {r: t for r, t in found if is_float_ref(r)}

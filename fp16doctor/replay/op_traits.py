@@ -193,6 +193,18 @@ def half_to_float_argument(op: str) -> int | None:
 
 
 @cache
+def written_arguments(op: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the positions and the names of the arguments that the schema says are written."""
+    try:
+        arguments = resolve(op)._schema.arguments
+    except ReplayError:
+        return (), ()
+    written = [a.alias_info is not None and a.alias_info.is_write for a in arguments]
+    by_name = tuple(a.name for a, w in zip(arguments, written, strict=True) if w)
+    return tuple(i for i, w in enumerate(written) if w), by_name
+
+
+@cache
 def resolve(op: str) -> Any:
     """Return the callable overload for ``aten.mm.default``; raises ReplayError if there is none."""
     parts = op.split(".")

@@ -12,9 +12,9 @@ from fp16doctor.replay.calls import (
     Arguments,
     addresses,
     arguments,
-    given_pairs,
     invoke,
     paired,
+    written_pairs,
 )
 from fp16doctor.replay.environment import Environment
 from fp16doctor.schema.policy import PrecisionPolicy
@@ -62,11 +62,8 @@ class Player:
             self.scalars[call.index] = result
             return
         self.env.bind(paired(call.outputs, result), addresses(given))
-        if call.mutates:
-            written = set(call.mutates)
-            for ref, tensor in given_pairs(call, given):
-                if ref.storage in written:
-                    self.env.write_back(ref, tensor)
+        for ref, tensor in written_pairs(call, given):
+            self.env.write_back(ref, tensor)
 
     def pin(self, call: OpCall, reason: str) -> None:
         """Note that an op's results are not this policy's own."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.examine import random_state_kept
+from fp16doctor.replay.narrow import NarrowPlayer
 from fp16doctor.replay.noise import NoisyPlayer
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.values import is_float, nonfinite_code
@@ -48,6 +49,12 @@ def run_disturbed(tape: Tape, format_name: str) -> Trial:
     """Replay a step in fp32 with random errors of the size of a format's rounding."""
     with random_state_kept(), torch.no_grad():
         return _Run(tape, NoisyPlayer(tape, format_name)).trial()
+
+
+def run_narrow(tape: Tape, format_name: str, scale_factor: float = 1.0) -> Trial:
+    """Replay a step as CUDA's autocast would run it in ``format_name``."""
+    with random_state_kept(), torch.no_grad():
+        return _Run(tape, NarrowPlayer(tape, format_name, scale_factor)).trial()
 
 
 def loss_at(tape: Tape, weights: dict[str, Tensor]) -> float | None:

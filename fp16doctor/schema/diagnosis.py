@@ -5,9 +5,10 @@ Must not know files (``codec`` spells it as JSON) or pages (``report``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fp16doctor.schema.finding import CheckOutcome, Finding
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.ranges import ModuleRanges
 from fp16doctor.schema.recording import Caution, RunInfo, StepInfo
@@ -50,6 +51,19 @@ class ReplaySummary:
 
 
 @dataclass(frozen=True, slots=True)
+class FormatOutlook:
+    """What a format that the run did not use would do to it, foretold from one replayed step."""
+
+    status: str  # "fits", "fits_with_loss_scale", "overflows", "loses_gradients", "unknown"
+    sentence: str
+    step: int | None = None
+    loss_scale: float | None = None  # the one tried
+    gradient_error: float | None = None  # ‖g − gref‖ / ‖gref‖
+    lost_share: float | None = None  # largest share of one parameter's gradient that becomes zero
+    first: OpSite | None = None  # first op that overflows
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What fp16doctor knows about a run."""
 
@@ -63,4 +77,7 @@ class Diagnosis:
     replay: ReplaySummary
     ranges: tuple[ModuleRanges, ...] = ()
     warnings: tuple[Caution, ...] = ()
+    outlook: dict[str, FormatOutlook] = field(default_factory=dict)  # format -> what it would do
+    trajectory: dict[str, tuple[float, ...]] = field(default_factory=dict)  # "steps", and losses by policy
+    acceptance: dict[str, float] = field(default_factory=dict)  # criterion -> number
     schema_version: int = SCHEMA_VERSION

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 import torch
 import trainings
 from torch import Tensor, nn
-from torch.nn import functional as F
 from watched import Record, Watched, short
+from watched import one_backward as sites_of
 
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.tape import OpCall
@@ -29,18 +28,6 @@ def texts(seen: Watched, name: str) -> list[str | None]:
 
 def paths(seen: Watched, name: str) -> list[str | None]:
     return [op.site.module_path for op in seen.ops if short(op.op) == name]
-
-
-def sites_of(record: Record, loss: Callable[[], Tensor]) -> Watched:
-    """One backward of ``loss``, without an optimizer."""
-
-    def run() -> None:
-        w = torch.zeros(1, requires_grad=True)
-        optimizer = torch.optim.SGD([w], lr=0.1)
-        (loss() + w.sum()).backward()
-        optimizer.step()
-
-    return record(run)
 
 
 class Block(nn.Module):
@@ -202,7 +189,7 @@ def test_a_backward_written_in_python_has_its_own_line(library: Any, record: Rec
         f"{HERE.name}: y = library.Clip.apply(x)",
     )
     backward = [op for op in seen.ops if op.site.phase is BACKWARD and short(op.op) == "mul"]
-    assert {users_line(op) for op in backward} == {("trainings.py: return 2 * x * grad", None)}
+    assert {users_line(op) for op in backward} == {("odd_trainings.py: return 2 * x * grad", None)}
 
 
 def test_a_hook_on_a_gradient_has_its_own_line(record: Record) -> None:
@@ -223,121 +210,6 @@ def test_source_text_can_be_left_out(tmp_path: Path) -> None:
     assert line is not None
     assert line.text is None
     assert line.file == str(HERE)  # outside of the script's folder: as it is
-
-
-# -- names of modules ----------------------------------------------------------------------------
-
-
-def test_a_shared_module_has_its_first_name(record: Record) -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(3, 3)
-            self.second = self.first
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.second(self.first(x))
-            return out
-
-    seen = sites_of(record, lambda: Tied()(torch.randn(2, 3)).sum())
-    assert paths(seen, "addmm") == ["first", "first"]
-
-
-def test_a_part_called_directly(record: Record) -> None:
-    """Once the whole is known, a part has its name below it, called from anywhere."""
-
-    class Auto(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.decoder = nn.Linear(3, 2), nn.Linear(2, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.decoder(self.encoder(x))
-            return out
-
-    def loss() -> Tensor:
-        model, x = Auto(), torch.randn(2, 3)
-        alone = model.encoder(x)
-        return (model(x) - model.decoder(alone)).square().sum() + model.encoder(x).sum()
-
-    seen = sites_of(record, loss)
-    assert paths(seen, "addmm") == ["", "encoder", "decoder", "decoder", "encoder"]
-
-
-def test_a_module_added_later(record: Record) -> None:
-    def loss() -> Tensor:
-        model = nn.Sequential(nn.Linear(3, 3), nn.Sequential())
-        out = model(torch.randn(2, 3))
-        model.append(nn.Linear(3, 3))
-        model[1].append(nn.Tanh())
-        return out.sum() + model(torch.randn(2, 3)).sum()
-
-    seen = sites_of(record, loss)
-    assert paths(seen, "addmm") == ["0", "0", "2"]
-    assert paths(seen, "tanh") == ["1.0"]
-
-
-def test_a_module_added_later_and_called_from_far_above(record: Record) -> None:
-    class Outer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Sequential()
-
-        def forward(self, x: Tensor) -> Tensor:
-            for part in self.inner:
-                x = part(x)
-            return x
-
-    def loss() -> Tensor:
-        model = Outer()
-        out = model(torch.randn(2, 3))
-        model.inner.append(nn.Linear(3, 3))
-        return out.sum() + model(torch.randn(2, 3)).sum()
-
-    assert paths(sites_of(record, loss), "addmm") == ["inner.0"]
-
-
-def test_modules_made_in_each_call_leave_no_trace(record: Record) -> None:
-    class Lazy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.up = nn.Linear(3, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = nn.Softmax(-1)(self.up(x))
-            return out
-
-    def run() -> tuple[int, int]:
-        model = Lazy()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(20):
-            loss = nn.MSELoss()(model(torch.randn(2, 3)), torch.zeros(2, 3))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        return 0, 0
-
-    seen = record(run)
-    assert set(paths(seen, "_softmax")) == {"Softmax"}
-    modules = seen.recorder.modules
-    assert not modules.roots()
-    assert not modules._names
-    assert not modules._roots
-
-
-@pytest.mark.parametrize(("adopted", "expected"), [(False, "1.0"), (True, "0")])
-def test_a_name_given_by_the_script_holds(adopted: bool, expected: str, record: Record) -> None:
-    """``adopt``: a wrapper called later does not rename what the user named."""
-    model = nn.Sequential(nn.Linear(3, 3))
-    wrapper = nn.Sequential(nn.Identity(), model)
-
-    def run() -> None:
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        wrapper(torch.randn(2, 3)).sum().backward()
-        optimizer.step()
-
-    seen = record(run, started=lambda r: adopted and r.modules.adopt(model))
-    assert paths(seen, "addmm") == [expected]
 
 
 def test_the_generator_behind_its_critic(record: Record) -> None:
@@ -372,30 +244,3 @@ def test_double_backward_keeps_the_place(record: Record) -> None:
     seen = sites_of(record, loss)
     twice = [op for op in seen.ops if op.site.phase is BACKWARD and op.site.source]
     assert "y = x.tanh()" in {op.site.source.text for op in twice if short(op.op) == "mul"}  # type: ignore[union-attr]
-
-
-def test_modules_in_another_thread_are_not_ours(record: Record) -> None:
-    import threading
-
-    def loss() -> Tensor:
-        model, other = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3))
-        begun, done = threading.Event(), threading.Event()
-
-        class Slow(nn.Module):
-            def forward(self, x: Tensor) -> Tensor:
-                begun.set()
-                done.wait(10)
-                return x
-
-        other.append(Slow())
-        thread = threading.Thread(target=lambda: other(torch.randn(2, 3)))
-        thread.start()
-        begun.wait(10)
-        out = F.relu(model(torch.randn(2, 3)))
-        done.set()
-        thread.join()
-        return out.sum()
-
-    seen = sites_of(record, loss)
-    assert paths(seen, "addmm") == [""]
-    assert paths(seen, "relu") == [None]

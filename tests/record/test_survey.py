@@ -116,6 +116,24 @@ def test_steps_between_the_sampled_ones_give_extremes_only() -> None:
     assert found.amax_step == everything.amax_step
 
 
+def test_parameters_get_full_statistics_every_tenth_step_only() -> None:
+    seen = table(run(Loop(), 12))
+    assert seen["0", "weight"].steps == (0, 10) == seen["0", "weight.grad"].steps
+    assert (seen["0", "weight"].n_looked, seen["0", "weight.grad"].n_looked) == (2, 12)
+
+
+def test_a_parameter_of_no_module_counts_as_the_scripts() -> None:
+    watch, loose = recorder(lambda step: Look.FULL), nn.Parameter(torch.ones(4))
+    watch.start()
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([loose, *model.parameters()], lr=0.1)
+    model(loose * torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    watch.stop()
+    found = next(r for (_, role), r in table(watch).items() if role.startswith("parameter["))
+    assert (found.module_class, found.stats[0].numel) == ("Script", 4)
+
+
 def test_steps_that_are_not_looked_at_cost_no_tensor_hook() -> None:
     watch, loop = recorder(lambda step: Look.NOTHING), Loop()
     watch.start()
@@ -153,7 +171,7 @@ def test_a_skipped_step_is_booked_with_its_scale_and_its_gradients(tapes: bool) 
         (2, 512.0, False, False, 512.0),
     ]
     gradient = table(watch)["0", "weight.grad"]
-    assert (gradient.n_nonfinite, gradient.first_nonfinite, gradient.steps) == (1, 1, (0, 1, 2))
+    assert (gradient.n_nonfinite, gradient.first_nonfinite, gradient.n_looked) == (1, 1, 3)
     assert table(watch)["0", "grad_output"].loss_scales == (1024.0, 1024.0, 512.0)
 
 

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fp16doctor.record.births import Birth
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.schema.location import Phase
@@ -52,3 +55,30 @@ def short(name: str) -> str:
 
 
 Record = Callable[..., Watched]
+
+
+def one_backward(record: Record, loss: Callable[[], Tensor]) -> Watched:
+    """Record one step that runs ``loss`` and its backward."""
+
+    def run() -> None:
+        w = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        (loss() + w.sum()).backward()
+        optimizer.step()
+
+    return record(run)
+
+
+def step_with(loss: Callable[[], Tensor]) -> Callable[[], float]:
+    """Return a step that computes ``loss`` beside a sound one, seeded."""
+
+    def run() -> float:
+        torch.manual_seed(0)
+        w = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        total = loss() + (w * 2).sum()
+        total.backward()
+        optimizer.step()
+        return total.item()
+
+    return run

@@ -57,7 +57,9 @@ def test_views_keep_their_geometry(view: TensorRef, policy: PrecisionPolicy) -> 
     expected = torch.as_strided(values, view.shape, view.stride, view.offset)
     assert torch.equal(tensor.to(HALF), expected)
     assert tuple(tensor.stride()) == view.stride
-    assert tensor.dtype is {"as_run": HALF, "fp32": torch.float32, "fp64": torch.float64}[policy.name]
+    assert (
+        tensor.dtype is {"as_run": HALF, "fp32": torch.float32, "fp64": torch.float64}[policy.name]
+    )
 
 
 def test_writing_to_a_view_writes_to_the_storage() -> None:
@@ -118,7 +120,8 @@ def test_other_16_bit_format_is_no_view_of_the_wide_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "dtype"), [(FP32, torch.complex64), (FP64, torch.complex128), (AS_RUN, torch.complex64)]
+    ("policy", "dtype"),
+    [(FP32, torch.complex64), (FP64, torch.complex128), (AS_RUN, torch.complex64)],
 )
 def test_complex_storage_as_pairs(policy: PrecisionPolicy, dtype: torch.dtype) -> None:
     values = torch.randn(5, dtype=torch.complex64)
@@ -130,6 +133,7 @@ def test_complex_storage_as_pairs(policy: PrecisionPolicy, dtype: torch.dtype) -
     assert whole[3].imag == 7.0
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_half_complex_is_widened() -> None:
     values = torch.randn(4, dtype=torch.complex64).to(torch.complex32)
     env = environment(values)

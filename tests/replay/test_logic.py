@@ -177,7 +177,9 @@ def test_boundary_and_logic_in_one_tensor() -> None:
 
 
 def test_layer_norm_of_equal_values_without_eps() -> None:
-    trace = step(lambda w: F.layer_norm(w, (2,), eps=0.0).sum(), torch.tensor([[1.0, 2.0], [3.0, 3.0]]))
+    trace = step(
+        lambda w: F.layer_norm(w, (2,), eps=0.0).sum(), torch.tensor([[1.0, 2.0], [3.0, 3.0]])
+    )
     event = trace.events[0]
     assert event.kind is EventKind.LOGIC
     assert short(event.site.op) == "native_layer_norm"

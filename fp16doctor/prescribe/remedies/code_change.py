@@ -18,13 +18,15 @@ from fp16doctor.schema.prescription import (
     Verification,
 )
 
+# Advice to change a format: the other remedies try that.
+_FORMAT_ADVICE = ("keep `", "run `")
 _NOT_EXPRESSED = "the change is not expressed on the recorded step"
 
 
 def propose(case: Case) -> Iterator[Prescription]:
     """One change for every finding that demands action and advises something."""
     for position, finding in case.demanding:
-        if finding.advice:
+        if finding.advice and not finding.advice.startswith(_FORMAT_ADVICE):
             places = () if finding.site is None else _line(finding)
             remedy = Remedy(RemedyKind.CODE_FIX, finding.advice, target=places)
             proof = Verification(Verdict.NOT_VERIFIED, reason=_NOT_EXPRESSED)
