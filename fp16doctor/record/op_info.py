@@ -19,6 +19,12 @@ _OVERWRITES = frozenset((
     "copy_", "fill_", "zero_", "_foreach_zero_", "_foreach_copy_", "normal_", "uniform_",
     "bernoulli_", "random_", "exponential_", "cauchy_", "geometric_", "log_normal_",
 ))  # fmt: skip
+# What they return is finite wherever all they read is: they move, select or shrink numbers.
+_KEEPS_FINITE = frozenset((
+    "clone", "relu", "relu_", "threshold_backward", "max_pool2d_with_indices", "_unsafe_view",
+    "cat", "stack", "repeat", "index_select", "gather", "slice_backward", "select_backward",
+    "neg", "abs", "tanh", "sigmoid", "transpose_copy", "permute_copy",
+))  # fmt: skip
 # Running statistics these overloads update although their schemas do not say so.
 _UNDECLARED_WRITES = {
     "aten.native_batch_norm.default": (3, 4),
@@ -51,6 +57,7 @@ class OpInfo:
     overwrites: bool = False  # what it writes in place it does not read
     opaque: bool = False  # recorded, never replayed: higher-order ops, collectives
     noted: bool = False  # tells of losses or loss scales
+    keeps_finite: bool = False  # finite arguments give finite results
 
     @property
     def writes(self) -> bool:
@@ -93,6 +100,7 @@ def _read(func: Any) -> OpInfo:
         overwrites=rest in _OVERWRITES or "out" in schema.overload_name,
         opaque=opaque,
         noted=name in (LOSS_SEED, SCALE_UPDATE),
+        keeps_finite=namespace == "aten" and rest in _KEEPS_FINITE,
     )
 
 

@@ -49,9 +49,10 @@ def finish(
     """
     info, first = op.info, out
     if isinstance(out, Tensor):  # nearly always
+        known = len(roll.ids)
         op.outputs = ref = roll.made(out)
         if not info.uninitialised:
-            roll.screen(op, out, ref)
+            _screen_result(roll, op, out, ref, fresh=len(roll.ids) > known)
     elif isinstance(out, (list, tuple)):
         op.outputs = [_output(roll, op, v) for v in out]
         first = out[0] if out else None
@@ -68,6 +69,14 @@ def finish(
         roll.unknown(op)
     roll.ops.append(op)
     return first.dtype if isinstance(first, Tensor) else None
+
+
+def _screen_result(roll: Roll, op: RawOp, out: Tensor, ref: Any, *, fresh: bool) -> None:
+    """Look at the only result, unless it is finite because all that was read is."""
+    if not op.info.keeps_finite or not roll.clean.issuperset(numbers(op.args)):
+        roll.screen(op, out, ref)
+    if fresh and not op.code and out.is_cpu:
+        roll.clean.add(ref[0])
 
 
 def _encode(roll: Roll, value: Any) -> Any:
@@ -96,6 +105,7 @@ def _mark_unseen(roll: Roll, op: RawOp, out: Any) -> None:
     """What was just allocated holds whatever was in memory, until something writes to it."""
     if isinstance(out, Tensor) and out.numel() and type(op.outputs) is tuple:
         roll.unseen.add(op.outputs[0])
+        roll.clean.discard(op.outputs[0])
 
 
 def _written(info: OpInfo, args: Any, kwargs: dict[str, Any]) -> list[Any]:

@@ -112,6 +112,7 @@ class Roll:
     ids: dict[int, int] = field(default_factory=dict)  # StorageImpl address -> id
     weak: dict[int, WeakStorage] = field(default_factory=dict)
     leaves: dict[int, LeafStorage] = field(default_factory=dict)
+    clean: set[int] = field(default_factory=set)  # ids all of whose values were seen to be finite
     unseen: set[int] = field(default_factory=set)  # ids whose values nothing taped has written
     snapshots: dict[tuple[int, int], Any] = field(default_factory=dict)
     params: dict[int, Tensor] = field(default_factory=dict)  # leaves that train
@@ -208,8 +209,9 @@ class Roll:
     def unknown(self, op: RawOp) -> None:
         """The op cannot be replayed: what it wrote is kept at its first read."""
         op.opaque = True
-        self.unseen.update(op.written)
-        self.unseen.update(numbers(op.outputs))
+        lost = {*op.written, *numbers(op.outputs)}
+        self.unseen |= lost
+        self.clean -= lost
 
     # -- screening -------------------------------------------------------------------------------
 
@@ -233,6 +235,7 @@ class Roll:
         self.n_flagged += not op.code
         op.code = max(op.code, code)
         op.sick = [*(op.sick or ()), (number, code, size)]
+        self.clean.discard(number)
 
     def read_flags(self, extra: list[Tensor]) -> list[list[float]]:
         """Read the device flags of the step and ``extra`` numbers: one synchronisation a device."""

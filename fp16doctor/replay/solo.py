@@ -2,8 +2,9 @@
 
 What a policy does to one op: a *kept* op gets its inputs in fp32 and leaves its outputs in fp32.
 What leaves it in forward flows on as autocast would let it: promoted by ops of no list, cast
-where the next matrix product, convolution or attention takes it. What leaves it in backward is
-cast where the keep-list's own cast of its inputs would do so, at the border.
+where the next matrix product, convolution or attention takes it. A gradient has the format of
+the value it belongs to (``borders``): it is cast where the keep-list's own cast of its inputs
+would do so.
 
 Must not know acceptance or remedies.
 """
@@ -15,10 +16,12 @@ from torch import Tensor
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.replay import op_traits
+from fp16doctor.replay.borders import Borders
 from fp16doctor.replay.calls import Arguments, arguments, invoke
 from fp16doctor.replay.casting import REFUSALS, run_in_recorded_format
-from fp16doctor.replay.environment import ShapeDiffers, torch_dtype
-from fp16doctor.replay.keep import kept_ops
+from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.environment import ShapeDiffers, is_float_ref, torch_dtype
+from fp16doctor.replay.keep import covers_tensor, kept_ops
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.player import Player
 from fp16doctor.schema.location import Phase
@@ -27,6 +30,7 @@ from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 
 _HALF = (torch.float16, torch.bfloat16)
 _FAILURES = (ShapeDiffers, *REFUSALS)
+_SEED_MAKERS = frozenset(("ones_like", "ones", "full_like", "full", "new_ones", "new_full"))
 
 
 class SoloPlayer(Player):
@@ -35,8 +39,12 @@ class SoloPlayer(Player):
     def __init__(self, tape: Tape, policy: PrecisionPolicy) -> None:
         super().__init__(tape, policy)
         self._kept = kept_ops(tape, policy.keep)
+        self._borders = Borders()
+        self._formats: dict[int, torch.dtype] = {}  # gradient -> format it has in truth
         self._from_kept_backward: set[int] = set()
-        self._seeds = {m.index: m.ref for m in tape.losses}
+        self._seeds = {m.index for m in tape.losses}
+        if policy.keep:
+            self._widen_stored()
 
     def play(self, call: OpCall, partner: Player | None = None) -> None:
         """Run one op under the policy."""
@@ -44,17 +52,20 @@ class SoloPlayer(Player):
         if call.opaque:
             return
         try:
-            if op_traits.is_draw(call.op):
-                self._draw(call)
-            elif op_traits.keeps_format(call.op) and not self.env.identity:
-                run_in_recorded_format(call, self)
-            elif call.index in self._kept:
-                self._run_kept(call)
-            else:
-                self._run_cast(call)
+            self._play(call)
         except _FAILURES as error:
             self._try_in_recorded_format(call, error)
         self._scale_seed(call)
+
+    def _play(self, call: OpCall) -> None:
+        if op_traits.is_draw(call.op):
+            self._draw(call)
+        elif op_traits.keeps_format(call.op) and not self.env.identity:
+            run_in_recorded_format(call, self)
+        elif call.index in self._kept:
+            self._run_kept(call)
+        else:
+            self._run_cast(call)
 
     # -- ways to run -----------------------------------------------------------------------------
 
@@ -63,6 +74,7 @@ class SoloPlayer(Player):
 
         def up(ref: TensorRef) -> Tensor:
             value = self.env.tensor(ref)
+            self._borders.note(call, ref, value.dtype)
             if ref.storage in call.mutates:
                 return self.env.widened_in_place(ref, torch.float32)
             return value.float() if value.dtype in _HALF else value
@@ -71,25 +83,41 @@ class SoloPlayer(Player):
         self.take(call, given, invoke(call, given))
         if call.site.phase is Phase.BACKWARD:
             self._from_kept_backward.update(r.storage for r in refs_in(call.outputs))
+            self._note_gradients(call)
 
     def _run_cast(self, call: OpCall) -> None:
-        lower = takes_lower_precision(call.op)
-
-        def cast(ref: TensorRef) -> Tensor:
-            value = self.env.tensor(ref)
-            recorded = self.env.wide(torch_dtype(ref.dtype))
-            if value.dtype is recorded or ref.storage in call.mutates:
-                return value
-            at_border = ref.storage in self._from_kept_backward
-            return value.to(recorded) if lower or at_border else value
-
-        given: Arguments = arguments(call, cast, self.env.wide)
+        given: Arguments = arguments(call, lambda ref: self._cast(call, ref), self._dtype_of(call))
         try:
             result = invoke(call, given)
         except (RuntimeError, TypeError):
             given = arguments(call, self._recorded_or_wide, self.env.wide)
             result = invoke(call, given)
         self.take(call, given, result)
+        if self._kept and call.site.phase is Phase.BACKWARD:
+            self._note_gradients(call)
+
+    def _cast(self, call: OpCall, ref: TensorRef) -> Tensor:
+        """Return an argument of an op that is not kept, in the format in which it arrives."""
+        value = self.env.tensor(ref)
+        recorded = self.env.wide(torch_dtype(ref.dtype))
+        if not self._kept or ref.storage in call.mutates:
+            return value
+        arrives = self._formats.get(ref.storage, value.dtype)
+        if takes_lower_precision(call.op):
+            return value.to(recorded)
+        if ref.storage not in self._formats and ref.storage in self._from_kept_backward:
+            arrives = recorded
+        self._borders.note(call, ref, arrives)
+        return value.to(arrives) if is_float_ref(ref) else value
+
+    def _note_gradients(self, call: OpCall) -> None:
+        for ref in refs_in(call.outputs):
+            known = self._borders.of_gradient(call, ref)
+            if known is not None:
+                self._formats[ref.storage] = known
+
+    def _dtype_of(self, call: OpCall):  # type: ignore[no-untyped-def]
+        return self.env.wide
 
     def _recorded_or_wide(self, ref: TensorRef) -> Tensor:
         value = self.env.tensor(ref)
@@ -101,22 +129,3 @@ class SoloPlayer(Player):
             self._run_cast(call)
         else:
             run_in_recorded_format(call, self)
-
-    def _try_in_recorded_format(self, call: OpCall, error: Exception) -> None:
-        try:
-            run_in_recorded_format(call, self)
-        except _FAILURES as again:
-            raise ReplayError(
-                f"{call.op} cannot be played under {self.policy.name}: {error}; {again}",
-                "trial-failed",
-            ) from again
-
-    def _scale_seed(self, call: OpCall) -> None:
-        """Multiply the gradient backward starts from: another loss scale."""
-        if self.policy.scale_factor != 1.0 and call.index in self._seeds:
-            for ref in refs_in(call.outputs):
-                self.env.tensor(ref).mul_(self.policy.scale_factor)
-
-
-def _to_fp32(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in _HALF else dtype

@@ -128,7 +128,9 @@ def _do(diagnosis: Diagnosis, mark: str) -> str:
         advice = f"{top.advice} (not verified)" if top.advice else ""
         if chosen.status is RecommendationStatus.NONE_NEEDED:
             return advice or "start at the place above: no cure of it was tried"
-        said = "" if chosen.sentence == top.advice else chosen.sentence
+        if top.advice and chosen.sentence.startswith(top.advice):
+            return f"{top.advice} (not verified)"
+        said = chosen.sentence
         return wording.joined(advice, said) or "no cure is known for this finding"
     if not diagnosis.steps:
         return "let the script reach `optimizer.step()`: training itself was not examined"

@@ -148,6 +148,7 @@ def facts_table(diagnosis: Diagnosis) -> Table:
         ("weights stored in", _ops(run.parameters_by_dtype)),
         ("autocast", "; ".join(run.autocast)),
         ("loss scale", run.loss_scaling),
+        *((f"outlook for {name}", o.sentence) for name, o in diagnosis.outlook.items()),
         ("started", run.started),
         ("duration", f"{wording.seconds(run.duration_s)}, of which {_examined(diagnosis)}"),
         ("replay", replay_line(diagnosis)),

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import trainings
 from torch import Tensor, nn
 from torch.nn import functional as F
 from watched import Record, Watched, short
 
+from fp16doctor.record import op_info
 from fp16doctor.schema.location import Phase
 
 HALF = torch.float16
@@ -206,3 +208,38 @@ def test_births_outside_of_steps(value: float, record: Record) -> None:
         optimizer.step()
 
     assert names(record(run))[:1] == ["mul" if math.isinf(value) else "log"]
+
+
+@pytest.mark.parametrize("name", trainings.ALL)
+def test_results_that_need_no_look_are_not_missed(name: str, record: Record) -> None:
+    """With and without the short cut for ops that keep finite values finite."""
+
+    def codes() -> list[list[tuple[str, bool, bool]]]:
+        torch.manual_seed(1)
+        seen = record(trainings.ALL[name])
+        return [[(op.op, op.nonfinite, op.nan) for op in tape.ops] for tape in seen.tapes]
+
+    short_cut = codes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(op_info, "_KNOWN", {})
+        patch.setattr(op_info, "_KEEPS_FINITE", frozenset())
+        assert codes() == short_cut
+
+
+def test_an_op_that_keeps_finite_values_is_looked_at_where_they_may_not_be(record: Record) -> None:
+    def loss() -> Tensor:
+        bad = torch.tensor([math.nan, 1.0])
+        mixed = torch.stack([bad * 1, torch.ones(2)]).relu().tanh()
+        part = torch.empty(4)
+        part[:2] = 1.0
+        part.numpy()[2:] = math.inf
+        return (mixed.nan_to_num() + part.clone().clamp(0, 1).sum()).sum()
+
+    def run() -> None:
+        w = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        (loss() + w.sum()).backward()
+        optimizer.step()
+
+    flagged = [short(op.op) for op in record(run).ops if op.nonfinite]
+    assert flagged == ["mul", "stack", "relu", "tanh", "clone"]
