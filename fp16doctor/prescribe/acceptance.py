@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from fp16doctor.errors import ReplayError
+from fp16doctor.replay.parameters import parameter_values
 from fp16doctor.replay.trajectory import Course
 from fp16doctor.replay.trial import Trial, loss_at
 from fp16doctor.schema.tape import Tape
@@ -164,7 +163,7 @@ def descent(tape: Tape, reference: Trial, candidate: Trial) -> float | None:
 
 
 def _loss_after(tape: Tape, trial: Trial, eta: float) -> float | None:
-    weights = parameters(tape)
+    weights = parameter_values(tape)
     moved = {
         name: weights[name] - eta * gradient.reshape(weights[name].shape)
         for name, gradient in trial.gradients.items()
@@ -174,20 +173,3 @@ def _loss_after(tape: Tape, trial: Trial, eta: float) -> float | None:
         return loss_at(tape, moved)
     except ReplayError:  # the step left the domain of an op, a cross entropy's 0..1 say
         return float("inf")
-
-
-def parameters(tape: Tape) -> dict[str, torch.Tensor]:
-    """Return the named parameters of a tape in float32, as they were in front of the step."""
-    from fp16doctor.replay.dataflow import Producers
-    from fp16doctor.replay.environment import torch_dtype
-
-    producers, found = Producers(tape), {}
-    for number, leaf in tape.leaves.items():
-        ref = producers.widest_view(number)
-        if leaf.is_parameter and leaf.name is not None and ref is not None:
-            dtype = torch_dtype(ref.dtype)
-            if dtype.is_floating_point:
-                out = torch.empty(0, dtype=dtype, device=leaf.data.device)
-                out = out.set_(leaf.data.untyped_storage(), ref.offset, ref.shape, ref.stride)
-                found[leaf.name] = out.float()
-    return found

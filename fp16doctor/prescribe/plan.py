@@ -40,7 +40,7 @@ def plan(
     if leading.name == _LOGIC:
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
-            f"not a matter of precision: {leading.what}; no format or loss scale changes it",
+            "not a matter of precision: no format or loss scale changes it",
             prescriptions=_code_changes(found, tuple(findings).index(leading)),
         )
     return found, _recommendation(tuple(findings), leading, found, bench)

@@ -49,7 +49,7 @@ class ModulePaths:
 
     def __init__(
         self,
-        on_root: Callable[[nn.Module], None],
+        on_root: Callable[[nn.Module, Any], None],
         on_output: Callable[[ModuleEntry, nn.Module, Any], None] | None = None,
         guarded: Callable[..., Any] = lambda action, *args: action(*args),
     ) -> None:
@@ -149,7 +149,7 @@ class ModulePaths:
             return
         if not self.stack:
             self._searched = False
-            self._on_root(module)
+            self._on_root(module, args)
             self._called[id(module)] = module
         entry = self._guarded(self._entry, module)
         if entry is not None:

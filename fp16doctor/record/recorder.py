@@ -190,13 +190,13 @@ class Recorder:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _root_called(self, module: nn.Module) -> None:
+    def _root_called(self, module: nn.Module, args: Any) -> None:
         if self._alive and not self._paused and threading.get_ident() == self._thread:
-            self._guarded(self._enter_root, module)
+            self._guarded(self._enter_root, module, args)
             self.usage.model_called()
             self._before_step(self.n_steps)
 
-    def _enter_root(self, module: nn.Module) -> None:
+    def _enter_root(self, module: nn.Module, args: Any) -> None:
         steps = self.steps
         if torch._C._current_graph_task_id() != -1:
             return  # checkpoint recompute
@@ -209,6 +209,7 @@ class Recorder:
         self.survey.root_called()
         if torch.is_grad_enabled():
             self._forward_began()
+            self.book.batch_of(args)
             if not self.modules.loss_allowed:
                 self.modules.loss_allowed = any(p.requires_grad for p in module.parameters())
 

@@ -28,6 +28,7 @@ class StepMarks:
     optimizer_at: int | None = None  # first op of the last optimizer step
     attempt: int | None = None  # first op after the last optimizer attempt
     forward: int | None = None  # first op of the first grad-enabled forward
+    batch: int | None = None  # samples: leading size of the first tensor the model was given
 
 
 class StepBook:
@@ -76,6 +77,12 @@ class StepBook:
     def optimizer_begins(self, recorder: Recorder) -> None:
         """An optimizer is about to step: the gradients are final."""
         self.marks.optimizer_at = len(recorder.roll.ops)
+
+    def batch_of(self, args: Any) -> None:
+        """Note how many samples the first model call of the step was given."""
+        if self.marks.batch is None:
+            sizes = (a.shape[0] for a in args if isinstance(a, Tensor) and a.dim() > 0)
+            self.marks.batch = next(sizes, None)
 
     def attempted(self, recorder: Recorder) -> None:
         """An optimizer step, the scaler's decision about one, or an update by hand is done."""

@@ -62,6 +62,7 @@ class _Builder:
             losses=tuple(losses),
             gradients={g: self._name(p) or f"parameter {p}" for g, p in marks.gradients.items()},
             backward_ends=tuple(_after(places, i, len(roll.ops)) for i in marks.backward_ends),
+            batch=marks.batch,
             optimizer_at=_place(places, marks.optimizer_at, len(roll.ops)),
             attempt=_place(places, marks.attempt, len(roll.ops)),
             final=final,

@@ -68,7 +68,11 @@ class EventMaker:
         attempt = self._tape.attempt
         return Event(
             kind=self._kind(birth, path),
-            site=replace(birth.call.site, element=birth.element),
+            site=replace(
+                birth.call.site,
+                element=birth.element,
+                sample=sample_of(birth.element, birth.ref.shape, self._tape.batch),
+            ),
             format=birth.format,
             n_inf=birth.n_inf,
             n_nan=birth.n_nan,
@@ -99,6 +103,17 @@ class EventMaker:
         return replace(
             event, cause_site=cause.site, cause_as_run=cause.as_run, cause_exact=cause.exact
         )
+
+
+def sample_of(element: tuple[int, ...], shape: tuple[int, ...], batch: int | None) -> int | None:
+    """Return the sample of the batch that an element belongs to.
+
+    The leading size is the batch, or a multiple of it where samples were flattened into it (a
+    sequence's tokens, an image's windows); None where it is neither.
+    """
+    if not element or not batch or batch < 2 or shape[0] % batch:
+        return None
+    return element[0] // (shape[0] // batch)
 
 
 def _lies_upstream(event: Event) -> bool:

@@ -32,6 +32,11 @@ def covers(rule: KeepRule, site: OpSite) -> bool:
     return any(_same_file(file, x.file) and str(x.line) == rest for x in lines)
 
 
+def covers_tensor(rule: KeepRule, name: str) -> bool:
+    """Tell whether a parameter or buffer belongs to a kept module."""
+    return rule.kind == "module" and _in_module(rule.what, name.rpartition(".")[0])
+
+
 def _in_module(pattern: str, path: str | None) -> bool:
     if path is None:
         return False

@@ -1,16 +1,29 @@
-"""The loss scale a recorded step was run with, read off its tape.
+"""The loss scale a recorded step was run with, read off its tape, and the loss under another one.
 
 Must not know what a scale is good for.
 """
 
 from __future__ import annotations
 
-from math import log2
+from dataclasses import dataclass
+from math import isfinite, log2
 
 import torch
 
 from fp16doctor.replay.dataflow import Producers
-from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
+from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.player import Player
+from fp16doctor.schema.tape import Mark, OpCall, Tape, TensorRef, refs_in
+
+LONGEST_WAY = 4  # products and quotients behind the scaler's: `scaler.scale(loss) / 4`
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """A power of two that a loss is multiplied by in front of backward."""
+
+    factor: float
+    operand: TensorRef | None  # the loss in front of it; None where it is not scaled
 
 
 def scale_of(tape: Tape) -> float:
@@ -18,15 +31,59 @@ def scale_of(tape: Tape) -> float:
 
     1 where there is none, or where it is no power of two.
     """
-    if not tape.losses:
-        return 1.0
-    mark = tape.losses[-1]
-    index = Producers(tape).last_writer(mark.ref.storage, mark.index)
-    call = tape.ops[index] if index is not None else None
-    if call is None or call.op.split(".")[1] not in ("mul", "mul_"):
-        return 1.0
-    factor = _constant(call) or _tensor_factor(tape, call)
-    return factor if factor is not None and _is_power(factor) else 1.0
+    return loss_scale(tape, tape.losses[-1]).factor if tape.losses else 1.0
+
+
+def loss_scale(tape: Tape, mark: Mark) -> LossScale:
+    """Return how the loss that backward was called on is scaled."""
+    producers, number, before = Producers(tape), mark.ref.storage, mark.index
+    for _ in range(LONGEST_WAY):
+        index = producers.last_writer(number, before)
+        call = tape.ops[index] if index is not None else None
+        if call is None or base(call.op) not in ("mul", "mul_", "div", "div_"):
+            break
+        factor = _factor(tape, call, direct=before == mark.index)
+        if factor is not None and _is_power(factor):
+            return LossScale(factor, _operand(call) if before == mark.index else None)
+        operand = _operand(call)
+        if operand is None:
+            break
+        number, before = operand.storage, call.index
+    return LossScale(1.0, None)
+
+
+def read_loss(player: Player, mark: Mark) -> float:
+    """Return the loss at a mark, with the run's loss scale; inf where a format cannot hold it.
+
+    Under another scale the product is formed anew, and the change of scale divided out again.
+    """
+    change = player.policy.scale_factor
+    value = float(player.env.tensor(mark.ref).detach().double().sum())
+    if change == 1.0:
+        return value
+    scale = loss_scale(player.tape, mark)
+    if scale.operand is None or not player.env.has(scale.operand.storage):
+        return value
+    unscaled = float(player.env.tensor(scale.operand))
+    dtype = player.env.tensor(mark.ref).dtype
+    product = float(torch.tensor(unscaled * scale.factor * change, dtype=torch.float64).to(dtype))
+    return unscaled * scale.factor if isfinite(product) else product
+
+
+def _factor(tape: Tape, call: OpCall, *, direct: bool) -> float | None:
+    """Return the number that an op multiplies by; of constants only the last product's counts."""
+    if base(call.op).startswith("div"):
+        return None
+    constant = _constant(call)
+    if constant is not None:
+        return constant if direct else None
+    return _tensor_factor(tape, call)
+
+
+def _operand(call: OpCall) -> TensorRef | None:
+    """Return the tensor that is scaled: the first one; of `scale * loss` torch makes the same."""
+    refs = refs_in(call.args)
+    return None if not refs or refs[0].storage in call.mutates else refs[0]
 
 
 def _constant(call: OpCall) -> float | None:
@@ -36,14 +93,20 @@ def _constant(call: OpCall) -> float | None:
 
 def _tensor_factor(tape: Tape, call: OpCall) -> float | None:
     """Return the value of a one-element fp32 leaf among the factors: GradScaler's scale."""
-    for ref in refs_in(call.args):
+    for ref in refs_in(call.args)[1:]:
         made = Producers(tape).last_writer(ref.storage, call.index)
-        if made is not None and tape.ops[made].op.startswith("aten.full."):
-            return _constant(tape.ops[made])
+        if made is not None:
+            return _constant_result(tape.ops[made])
         leaf = tape.leaves.get(ref.storage)
-        if leaf is not None and not leaf.is_parameter and ref.dtype == "float32":
+        if leaf is not None and not leaf.is_parameter and ref.dtype == "float32" and not ref.shape:
             return float(_value(leaf.data, ref))
     return None
+
+
+def _constant_result(call: OpCall) -> float | None:
+    """Return what `torch.full((), value)` holds."""
+    made = base(call.op) in ("full", "scalar_tensor", "fill_", "full_like")
+    return _constant(call) if made else None
 
 
 def _value(data: torch.Tensor, ref: TensorRef) -> torch.Tensor:
@@ -52,4 +115,4 @@ def _value(data: torch.Tensor, ref: TensorRef) -> torch.Tensor:
 
 
 def _is_power(value: float) -> bool:
-    return value >= 1 and log2(value) == int(log2(value))
+    return isfinite(value) and value >= 1 and log2(value) == int(log2(value))

@@ -17,12 +17,14 @@ from torch import Tensor
 from fp16doctor.errors import ReplayError
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.borders import Borders
-from fp16doctor.replay.calls import Arguments, arguments, invoke
-from fp16doctor.replay.casting import REFUSALS, run_in_recorded_format
+from fp16doctor.replay.calls import Arguments, ToDtype, arguments, invoke
+from fp16doctor.replay.casting import REFUSALS, dropped, run_in_recorded_format
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import ShapeDiffers, is_float_ref, torch_dtype
 from fp16doctor.replay.keep import covers_tensor, kept_ops
 from fp16doctor.replay.op_lists import takes_lower_precision
+from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.parameters import parameter_numbers
 from fp16doctor.replay.player import Player
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import PrecisionPolicy
@@ -45,6 +47,7 @@ class SoloPlayer(Player):
         self._seeds = {m.index for m in tape.losses}
         if policy.keep:
             self._widen_stored()
+            self._formats_of_gradients()
 
     def play(self, call: OpCall, partner: Player | None = None) -> None:
         """Run one op under the policy."""
@@ -60,6 +63,8 @@ class SoloPlayer(Player):
     def _play(self, call: OpCall) -> None:
         if op_traits.is_draw(call.op):
             self._draw(call)
+        elif op_traits.is_dropout(call.op) and (self._kept or not self.env.identity):
+            self._dropout(call)
         elif op_traits.keeps_format(call.op) and not self.env.identity:
             run_in_recorded_format(call, self)
         elif call.index in self._kept:
@@ -83,41 +88,54 @@ class SoloPlayer(Player):
         self.take(call, given, invoke(call, given))
         if call.site.phase is Phase.BACKWARD:
             self._from_kept_backward.update(r.storage for r in refs_in(call.outputs))
-            self._note_gradients(call)
+        self._note_gradients(call)
 
     def _run_cast(self, call: OpCall) -> None:
-        given: Arguments = arguments(call, lambda ref: self._cast(call, ref), self._dtype_of(call))
+        given: Arguments = arguments(call, lambda ref: self._cast(call, ref), self._dtypes(call))
         try:
             result = invoke(call, given)
         except (RuntimeError, TypeError):
             given = arguments(call, self._recorded_or_wide, self.env.wide)
             result = invoke(call, given)
         self.take(call, given, result)
-        if self._kept and call.site.phase is Phase.BACKWARD:
-            self._note_gradients(call)
+        self._note_gradients(call)
 
     def _cast(self, call: OpCall, ref: TensorRef) -> Tensor:
-        """Return an argument of an op that is not kept, in the format in which it arrives."""
+        """Return an argument of an op that is not kept, in the format in which the op takes it."""
         value = self.env.tensor(ref)
         recorded = self.env.wide(torch_dtype(ref.dtype))
-        if not self._kept or ref.storage in call.mutates:
+        self._borders.note(call, ref, value.dtype)
+        if ref.storage in call.mutates or not is_float_ref(ref):
             return value
-        arrives = self._formats.get(ref.storage, value.dtype)
-        if takes_lower_precision(call.op):
-            return value.to(recorded)
-        if ref.storage not in self._formats and ref.storage in self._from_kept_backward:
-            arrives = recorded
-        self._borders.note(call, ref, arrives)
-        return value.to(arrives) if is_float_ref(ref) else value
+        return value.to(recorded if takes_lower_precision(call.op) else self._arrives(ref, value))
+
+    def _arrives(self, ref: TensorRef, value: Tensor) -> torch.dtype:
+        """Return the format in which autograd hands a gradient on; of any other value its own."""
+        known = self._formats.get(ref.storage)
+        if known is None and ref.storage in self._from_kept_backward:
+            return torch_dtype(ref.dtype)
+        return known or value.dtype
+
+    def _dtypes(self, call: OpCall) -> ToDtype:
+        """Return what becomes of dtype arguments; a cast in backward follows its forward value."""
+        if base(call.op) == "_to_copy" and self._kept:
+            for ref in refs_in(call.outputs):
+                known = self._borders.of_gradient(call, ref)
+                if known is not None:
+                    return lambda dtype: known
+        return self.env.wide
 
     def _note_gradients(self, call: OpCall) -> None:
-        for ref in refs_in(call.outputs):
-            known = self._borders.of_gradient(call, ref)
-            if known is not None:
-                self._formats[ref.storage] = known
+        if self._kept and call.site.phase is Phase.BACKWARD:
+            for ref in refs_in(call.outputs):
+                known = self._borders.of_gradient(call, ref)
+                if known is not None and ref.storage not in self.tape.gradients:
+                    self._formats[ref.storage] = known
 
-    def _dtype_of(self, call: OpCall):  # type: ignore[no-untyped-def]
-        return self.env.wide
+    def gradient(self, ref: TensorRef) -> Tensor:
+        """Return a gradient in the format in which the optimizer gets it."""
+        value = self.env.tensor(ref)
+        return value.to(self._arrives(ref, value)) if is_float_ref(ref) else value
 
     def _recorded_or_wide(self, ref: TensorRef) -> Tensor:
         value = self.env.tensor(ref)
@@ -125,7 +143,63 @@ class SoloPlayer(Player):
 
     def _draw(self, call: OpCall) -> None:
         """Draw in the recorded format, with the recorded state."""
-        if self.env.identity:
-            self._run_cast(call)
-        else:
+        if self._kept or not self.env.identity:
             run_in_recorded_format(call, self)
+        else:
+            self._run_cast(call)
+
+    def _dropout(self, call: OpCall) -> None:
+        """Draw the mask in the recorded format, apply it to the policy's own values."""
+        refs = refs_in(call.outputs)
+        _, mask = invoke(call, arguments(call, self.env.recorded_form))
+        value = self.env.tensor(call.args[0])
+        self._borders.note(call, call.args[0], value.dtype)
+        wide = value.float() if call.index in self._kept and value.dtype in _HALF else value
+        self.env.bind([(refs[0], dropped(call, wide, mask)), (refs[1], mask)], set())
+
+    def _try_in_recorded_format(self, call: OpCall, error: Exception) -> None:
+        try:
+            run_in_recorded_format(call, self)
+        except _FAILURES as again:
+            raise ReplayError(
+                f"{call.op} cannot be played under {self.policy.name}: {error}; {again}",
+                "trial-failed",
+            ) from again
+
+    # -- stored tensors and the loss scale -------------------------------------------------------
+
+    def _widen_stored(self) -> None:
+        """Store parameters and buffers of kept modules in fp32, as ``module.float()`` does."""
+        producers = Producers(self.tape)
+        for number, leaf in self.tape.leaves.items():
+            ref = producers.widest_view(number)
+            if leaf.name is None or ref is None or torch_dtype(ref.dtype) not in _HALF:
+                continue
+            if any(covers_tensor(rule, leaf.name) for rule in self.policy.keep):
+                value = self.env.tensor(ref).float()
+                self.env.override(number, value, ref, torch_dtype(ref.dtype))
+
+    def _formats_of_gradients(self) -> None:
+        """The gradient of a parameter has the parameter's format."""
+        numbers, producers = parameter_numbers(self.tape), Producers(self.tape)
+        for gradient, name in self.tape.gradients.items():
+            ref = producers.widest_view(numbers.get(name, -1))
+            if ref is not None:
+                self._formats[gradient] = self.env.tensor(ref).dtype
+
+    def _scale_seed(self, call: OpCall) -> None:
+        """Multiply the gradient backward starts from: another loss scale."""
+        if self.policy.scale_factor == 1.0 or call.index not in self._seeds:
+            return
+        if base(call.op) not in _SEED_MAKERS:
+            raise ReplayError(
+                f"another loss scale cannot be tried: backward starts at {call.op} with a gradient "
+                "of the script's own",
+                "trial-failed",
+            )
+        for ref in refs_in(call.outputs):
+            self.env.tensor(ref).mul_(self.policy.scale_factor)
+
+
+def _to_fp32(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in _HALF else dtype

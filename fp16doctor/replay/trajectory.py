@@ -20,7 +20,8 @@ from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import Live
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.op_traits import base
-from fp16doctor.replay.scales import scale_of
+from fp16doctor.replay.parameters import parameter_numbers
+from fp16doctor.replay.scales import read_loss, scale_of
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.trial import loss_at
 from fp16doctor.schema.policy import PrecisionPolicy
@@ -97,6 +98,8 @@ class _Leg:
                 self._unscale()
             self._read_loss(call.index)
             self._player.play(call)
+        if end >= len(self._tape.ops):
+            self._unscale()
         self._read_loss(len(self._tape.ops))
         self._course.steps.append(self._tape.step)
         self._course.losses.append(self._loss / scale_of(self._tape))
@@ -106,16 +109,20 @@ class _Leg:
     def _read_loss(self, index: int) -> None:
         for mark in self._tape.losses:
             if mark.index == index and self._player.env.has(mark.ref.storage):
-                self._loss += float(self._player.env.tensor(mark.ref))
+                self._loss += read_loss(self._player, mark)
 
     def _unscale(self) -> None:
-        """Take a changed loss scale out again, as the script would, where gradients are stored."""
+        """Take a changed loss scale out again, as the script would, where gradients are stored.
+
+        A gradient stored in 16 bits goes on in fp32: with the run's scale it may not fit.
+        """
         if self._factor == 1.0:
             return
         for number in self._tape.gradients:
             ref = self._producers.widest_view(number)
             if ref is not None and self._player.env.has(number):
-                self._player.env.tensor(ref).mul_(1 / self._factor)
+                wide = self._player.env.widened_in_place(ref, torch.float32)
+                wide.mul_(1 / self._factor)
 
     def _optimizer_ran(self) -> bool:
         return any(
@@ -135,11 +142,9 @@ class _Leg:
         if length is None:
             length = PREDICTED_DECREASE * abs(self._loss) / norm2 if norm2 > 0 else 0.0
             length = self._shortened(dict(pairs), length, norm2)
-        names = {
-            leaf.name: number for number, leaf in self._tape.leaves.items() if leaf.is_parameter
-        }
+        numbers = parameter_numbers(self._tape)
         for name, gradient in pairs:
-            number = names.get(name, -1)
+            number = numbers.get(name, -1)
             ref = self._producers.widest_view(number)
             if ref is not None and gradient.numel() == self._player.env.tensor(ref).numel():
                 weight = self._player.env.own(ref)
@@ -168,13 +173,13 @@ class _Leg:
     def _loss_behind(self, gradients: dict[str, Tensor], length: float) -> float | None:
         """Return the loss of this batch behind a step along the gradient."""
         moved = {}
-        for number, leaf in self._tape.leaves.items():
+        for name, number in parameter_numbers(self._tape).items():
             ref = self._producers.widest_view(number)
-            if leaf.is_parameter and leaf.name in gradients and ref is not None:
+            if name in gradients and ref is not None:
                 weight = self._player.env.tensor(ref).float()
-                gradient = gradients[leaf.name]
-                if gradient.numel() == weight.numel():
-                    moved[leaf.name] = weight - length * gradient.float().reshape(weight.shape)
+                if gradients[name].numel() == weight.numel():
+                    gradient = gradients[name].float().reshape(weight.shape)
+                    moved[name] = weight - length * gradient
         return loss_at(self._tape, moved)
 
     def _carry(self, number: int, key: int) -> None:

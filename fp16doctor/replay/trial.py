@@ -10,16 +10,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fp16doctor.replay.dataflow import Producers
-from fp16doctor.replay.environment import torch_dtype
+from fp16doctor.replay.calls import outputs_of
+from fp16doctor.replay.constants import has_infinite
+from fp16doctor.replay.dataflow import Producers, writes
+from fp16doctor.replay.environment import is_float_ref, torch_dtype
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.narrow import NarrowPlayer
 from fp16doctor.replay.noise import NoisyPlayer
+from fp16doctor.replay.op_traits import is_uninitialised
+from fp16doctor.replay.parameters import parameter_numbers
+from fp16doctor.replay.scales import read_loss
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.values import is_float, nonfinite_code
-from fp16doctor.schema.location import OpSite, Phase
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import FP32, PrecisionPolicy
-from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
+from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
 
 @dataclass(slots=True)
@@ -27,7 +32,7 @@ class Trial:
     """What one replay under one policy gave."""
 
     policy: PrecisionPolicy
-    loss: float | None = None  # as backward gets it: the loss scale included
+    loss: float | None = None  # as backward gets it: the run's own loss scale included
     gradients: dict[str, Tensor] = field(default_factory=dict)  # float32, scale_factor divided out
     nonfinite: dict[str, int] = field(default_factory=dict)  # sink -> elements
     births: list[OpSite] = field(default_factory=list)  # ops that made inf or NaN of finite inputs
@@ -91,16 +96,16 @@ class _Run:
         return self._trial
 
     def forward_with(self, weights: dict[str, Tensor]) -> float | None:
-        for number, leaf in self._tape.leaves.items():
-            if leaf.is_parameter and leaf.name in weights:
-                ref = self._producers.widest_view(number)
-                if ref is not None:
-                    dtype = torch_dtype(ref.dtype)
-                    self._player.env.override(number, weights[leaf.name], ref, dtype)
+        for name, number in parameter_numbers(self._tape).items():
+            ref = self._producers.widest_view(number)
+            if name in weights and ref is not None:
+                dtype = torch_dtype(ref.dtype)
+                self._player.env.override(number, weights[name], ref, dtype)
         last = max((m.index for m in self._tape.losses), default=-1)
+        leading = _leading_to_losses(self._tape)
         for call in self._tape.ops[: last + 1]:
             self._read_losses(call.index)
-            if call.site.phase is not Phase.BACKWARD:
+            if call.index in leading:
                 self._player.play(call)
         self._read_losses(last + 1)
         return sum(self._losses) if self._losses else None
@@ -108,20 +113,22 @@ class _Run:
     def _read_losses(self, index: int) -> None:
         for mark in self._tape.losses:
             if mark.index == index and self._player.env.has(mark.ref.storage):
-                self._losses.append(float(self._player.env.tensor(mark.ref)))
+                self._losses.append(read_loss(self._player, mark))
                 self._trial.loss = sum(self._losses)
                 bad = sum(x - x != 0 for x in self._losses)
                 self._trial.nonfinite["loss"] = bad
 
     def _look_at(self, call: OpCall) -> None:
         """Note births: non-finite outputs of ops none of whose inputs was."""
-        outs = [r for r in _written(call) if _is_float_ref(r) and self._player.env.has(r.storage)]
+        if is_uninitialised(call.op):
+            return
+        outs = [r for r in outputs_of(call) if is_float_ref(r) and self._player.env.has(r.storage)]
         inputs_bad = any(r.storage in self._bad for r in refs_in((call.args, call.kwargs)))
         codes = {r.storage: nonfinite_code(self._player.env.tensor(r)) for r in outs}
         worst = {n for n, code in codes.items() if code}
         if worst:
             self._trial.nonfinite_ops += 1
-            if not inputs_bad:
+            if not inputs_bad and not has_infinite(call):
                 self._trial.births.append(call.site)
         self._bad |= worst
         self._bad -= set(codes) - worst
@@ -132,7 +139,7 @@ class _Run:
             ref = self._producers.widest_view(number)
             if ref is None or not self._player.env.has(number):
                 continue
-            value = self._player.env.tensor(ref)
+            value = self._player.gradient(ref)
             if is_float(value) and not value.is_complex():
                 bad += int((~torch.isfinite(value)).sum())
                 scaled = value.to(torch.float32, copy=True)
@@ -151,13 +158,15 @@ class _Run:
                 self._trial.nonfinite[sink] = self._trial.nonfinite.get(sink, 0) + bad
 
 
-def _written(call: OpCall) -> list[TensorRef]:
-    written = set(call.mutates)
-    refs = refs_in(call.outputs)
-    seen = {r.storage for r in refs}
-    inputs = refs_in((call.args, call.kwargs))
-    return refs + [r for r in inputs if r.storage in written and r.storage not in seen]
-
-
-def _is_float_ref(ref: TensorRef) -> bool:
-    return torch_dtype(ref.dtype).is_floating_point
+def _leading_to_losses(tape: Tape) -> set[int]:
+    """Return the ops that the losses come from: of backward only what a penalty is made of."""
+    wanted: set[int] = set()
+    marks = {m.index: m.ref.storage for m in tape.losses}
+    found = set()
+    for call in reversed(tape.ops[: max(marks, default=-1) + 1]):
+        if not wanted.isdisjoint(writes(call)):
+            found.add(call.index)
+            wanted.update(r.storage for r in refs_in((call.args, call.kwargs)))
+        if call.index in marks:
+            wanted.add(marks[call.index])
+    return found

@@ -86,6 +86,8 @@ def _where(diagnosis: Diagnosis, finding: Finding) -> str:
     element = finding.site.element
     shown = any(e.worst_index == element for e in finding.evidence)
     at = f"element {wording.index(element)}" if element is not None and not shown else ""
+    if finding.site.sample is not None:
+        at = wording.joined(at, f"sample {finding.site.sample} of the batch")
     return wording.joined(wording.where(finding.site, ranks=diagnosis.run.world_size), at)
 
 

@@ -100,6 +100,7 @@ class Tape:
     snapshots: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # (op index, storage) -> bytes written by something unseen
     losses: tuple[Mark, ...] = ()  # tensors that backward was called on, loss scale included
     backward_ends: tuple[int, ...] = ()  # first op after each backward
+    batch: int | None = None  # samples: leading size of the first tensor the model was given
     optimizer_at: int | None = None  # first op of the last optimizer step
     attempt: int | None = None  # first op after the last optimizer attempt
     gradients: dict[int, str] = field(default_factory=dict)  # storage of a parameter's .grad -> parameter FQN

@@ -36,9 +36,7 @@ class Job:
 
     def tapes(self) -> list[Tape]:
         """Record the training; its tapes outlive it."""
-        found: list[Tape] = []
-        watch(lambda: self.real(), look=lambda tape: found.append(detached(tape)))
-        return [t for t in found if t.backward_ends]
+        return recorded(lambda: self.real())
 
     def real(self, keep: Iterable[str] = ()) -> Result:
         """Train; the modules named in ``keep`` compute in fp32, inputs cast up."""
@@ -127,6 +125,13 @@ def takes_own_format(model: nn.Module) -> None:
                     for x in args
                 )
             )
+
+
+def recorded(function: Callable[[], Any]) -> list[Tape]:
+    """Return the training steps of a function; they outlive it."""
+    found: list[Tape] = []
+    watch(function, look=lambda tape: found.append(detached(tape)))
+    return [t for t in found if t.backward_ends]
 
 
 def detached(tape: Tape) -> Tape:
