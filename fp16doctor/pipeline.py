@@ -73,6 +73,7 @@ class ScanOptions:
     steps: int | None = None  # stop after so many optimizer attempts
     sources: bool = True  # keep the text of source lines
     budget_s: float = 45.0  # seconds that trying cures may take
+    tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
     survey: SurveyPlan | None = None  # which steps are surveyed, and how closely
     # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
     wants_tape: Callable[[int, Trouble], bool] | None = None
@@ -322,10 +323,10 @@ class Session:
 
     def _bench(self) -> Bench | None:
         """Return the kept steps, ready for trials; None where none was kept."""
-        tapes = self._shelf.tapes()
-        if not tapes:
+        tapes, options = self._shelf.tapes(), self._options
+        if not tapes or options.budget_s <= 0:
             return None
-        return Bench(tapes, self._options.budget_s, window=self._shelf.window())
+        return Bench(tapes, options.budget_s, options.tolerance, self._shelf.window())
 
     def _warnings(self) -> tuple[Caution, ...]:
         found = list(self._recorder.cautions.values())

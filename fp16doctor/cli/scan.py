@@ -36,6 +36,22 @@ from fp16doctor.errors import UsageError
     metavar="N",
     help="Stop the script after N optimizer attempts.  [default: its own end]",
 )
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    default=45.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time for trying cures after the script; 0 tries none.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="FACTOR",
+    help="How much more than 5 % of the fp32 descent a cure may miss, as a factor.",
+)
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
 @click.option(
     "--fail-on",
@@ -52,6 +68,8 @@ def scan(
     output: str | None,
     document: str | None,
     steps: int | None,
+    budget: float,
+    tolerance: float,
     no_source: bool,
     fail_on: str,
     quiet: bool,
@@ -76,6 +94,8 @@ def scan(
         document=json_file,
         steps=steps,
         sources=not no_source,
+        budget_s=budget,
+        tolerance=tolerance,
         fail_on=fail_on,
     )
     return run_scan(request, Voice(quiet=quiet, verbose=verbose))

@@ -43,6 +43,8 @@ class Request:
     steps: int | None  # optimizer attempts after which the script is stopped
     sources: bool  # whether source lines may appear in the report
     fail_on: str  # error, warning, never
+    budget_s: float = 45.0  # seconds for trying cures
+    tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
 
 
 def run_scan(request: Request, voice: Voice) -> int:
@@ -115,7 +117,12 @@ class _Scan:
             ) from error
         request = self._request
         return Session(
-            ScanOptions(steps=request.steps, sources=request.sources),
+            ScanOptions(
+                steps=request.steps,
+                sources=request.sources,
+                budget_s=request.budget_s,
+                tolerance=request.tolerance,
+            ),
             request.target.name,
             request.target.argv,
             self._on_first_error,

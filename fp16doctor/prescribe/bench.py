@@ -6,6 +6,7 @@ Must not know remedies.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fp16doctor.errors import ReplayError
@@ -16,13 +17,14 @@ from fp16doctor.prescribe.acceptance import (
     gradient_error,
     judge,
 )
+from fp16doctor.replay.scales import at_scale, scale_of, scaled_at_most
 from fp16doctor.replay.trajectory import Course, follow
 from fp16doctor.replay.trial import Trial, run_disturbed, run_trial
 from fp16doctor.schema.policy import AS_RUN, BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Verdict, Verification
 from fp16doctor.schema.tape import Tape, refs_in
 
-SMALLEST_FACTOR = 2.0**-40  # a loss scale is lowered by no more than this in search of its place
+BUDGET_SPENT = "the time budget was spent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Attempt:
     failure: str = ""  # why it could not be tried
     course: Course | None = None  # consecutive steps, where every single one was accepted
     course_reason: str = ""  # why the course is not accepted
+    scale: float | None = None  # loss scale it was tried at, where that is not the run's own
 
     @property
     def accepted(self) -> bool:
@@ -60,7 +63,8 @@ class Bench:
         self._budget, self._tolerance = budget_s, tolerance
         self._spent = 0.0
         self._references: dict[int, Trial] = {}
-        self._known: dict[PrecisionPolicy, Attempt] = {}
+        self._known: dict[tuple[PrecisionPolicy, float | None], Attempt] = {}
+        self._as_run: Attempt | None = None
 
     @property
     def exhausted(self) -> bool:
@@ -69,7 +73,9 @@ class Bench:
 
     def as_run(self) -> Attempt:
         """Return the steps as they ran."""
-        return self.attempt(AS_RUN)
+        if self._as_run is None:
+            self._as_run = self._timed(AS_RUN, lambda: self._attempt(AS_RUN, settles=False))
+        return self._as_run
 
     def reference(self, place: int) -> Trial:
         """Return the fp32 replay of one kept step."""
@@ -78,35 +84,71 @@ class Bench:
         return self._references[place]
 
     def attempt(self, policy: PrecisionPolicy) -> Attempt:
-        """Try a policy on every kept step, at the loss scale where it settles."""
-        known = self._known.get(policy)
-        if known is not None:
-            return known
-        if self.exhausted:
-            return Attempt(policy, (), (), failure="the time budget was spent")
+        """Try a policy on every kept step, at the loss scale where a scaler would settle."""
+        return self._try((policy, None), lambda: self._attempt(policy, settles=True))
+
+    def attempt_scale(self, scale: float) -> Attempt:
+        """Try a loss scale on every kept step, whatever scale it ran with."""
+        policy = PrecisionPolicy(f"loss scale {scale:.10g}")
+        return self._try((policy, scale), lambda: self._attempt(policy, scale=scale))
+
+    def finite_at(self, scale: float) -> bool:
+        """Tell whether nothing is non-finite on any kept step at a loss scale.
+
+        False as well where it could not be tried (``exhausted``).
+        """
+        policy = PrecisionPolicy(f"loss scale {scale:.10g}")
+        found = self._try((policy, -scale), lambda: self._unjudged(policy, scale))
+        return not found.failure and all(t.finite for t in found.trials)
+
+    def _try(
+        self, key: tuple[PrecisionPolicy, float | None], run: Callable[[], Attempt]
+    ) -> Attempt:
+        if key not in self._known:
+            if self.exhausted:
+                return Attempt(key[0], (), (), failure=BUDGET_SPENT)
+            self._known[key] = self._timed(key[0], run)
+        return self._known[key]
+
+    def _timed(self, policy: PrecisionPolicy, run: Callable[[], Attempt]) -> Attempt:
         began = time.perf_counter()
         try:
-            attempt = self._attempt(policy)
+            return run()
         except ReplayError as error:
-            attempt = Attempt(policy, (), (), failure=error.message)
-        self._spent += time.perf_counter() - began
-        self._known[policy] = attempt
-        return attempt
+            return Attempt(policy, (), (), failure=error.message)
+        finally:
+            self._spent += time.perf_counter() - began
 
-    def _attempt(self, policy: PrecisionPolicy) -> Attempt:
+    def _attempt(
+        self, policy: PrecisionPolicy, *, settles: bool = False, scale: float | None = None
+    ) -> Attempt:
+        """Stop at the first step that refuses it."""
         judgements, trials = [], []
+        ceiling: float | None = None
         for place, tape in enumerate(self.tapes):
-            trial = run_trial(tape, policy)
-            if policy.scale_factor == 1.0:
-                trial = self._settled(tape, policy, trial)
+            mine = policy if scale is None else at_scale(policy, tape, scale)
+            trial = run_trial(tape, scaled_at_most(mine, tape, ceiling))
+            if settles:
+                trial = settled(tape, mine, trial)
+                if trial.policy.scale_factor < 1:
+                    ceiling = scale_of(tape) * trial.policy.scale_factor
             trials.append(trial)
-            reference = self.reference(place)
-            floor = self.floor(place, policy)
+            floor, reference = self.floor(place, policy), self.reference(place)
             judgements.append(judge(tape, reference, trial, tolerance=self._tolerance, floor=floor))
             if not judgements[-1].accepted:
                 break
-        attempt = Attempt(policy, tuple(judgements), tuple(trials))
-        return self._with_course(attempt) if attempt.accepted else attempt
+        attempt = Attempt(policy, tuple(judgements), tuple(trials), scale=scale or ceiling)
+        if not attempt.accepted:
+            return attempt
+        return self._with_course(attempt, fixed=scale is not None)
+
+    def _unjudged(self, policy: PrecisionPolicy, scale: float) -> Attempt:
+        trials = []
+        for tape in self.tapes:
+            trials.append(run_trial(tape, at_scale(policy, tape, scale)))
+            if not trials[-1].finite:
+                break
+        return Attempt(policy, (), tuple(trials), scale=scale)
 
     def floor(self, place: int, policy: PrecisionPolicy) -> float:
         """Return the gradient error of a step by rounding noise of the policy's format."""
@@ -119,15 +161,21 @@ class Bench:
             self._floors[place, name] = error or 0.0
         return self._floors[place, name]
 
-    def _with_course(self, attempt: Attempt) -> Attempt:
-        """Follow the candidate over the consecutive steps."""
+    def _with_course(self, attempt: Attempt, *, fixed: bool) -> Attempt:
+        """Follow the candidate over the consecutive steps, at the loss scale it was found fit at."""
         if len(self.window) < SHORTEST_COURSE:
             if any(j.ill_conditioned for j in attempt.judgements):
                 return replace(attempt, course_reason="the step is ill-conditioned, and too few "
                                "consecutive ones were kept")  # fmt: skip
             return attempt
-        reference = self.reference_course()
-        course = follow(self.window, attempt.policy, reference)
+        policy, scale, reference = attempt.policy, attempt.scale, self.reference_course()
+
+        def policy_of(tape: Tape) -> PrecisionPolicy:
+            if fixed and scale is not None:
+                return at_scale(policy, tape, scale)
+            return scaled_at_most(policy, tape, scale)
+
+        course = follow(self.window, policy, reference, policy_of)
         return replace(attempt, course=course, course_reason=course_reason(reference, course))
 
     def reference_course(self) -> Course:
@@ -135,14 +183,6 @@ class Bench:
         if self._reference_course is None:
             self._reference_course = follow(self.window, FP32)
         return self._reference_course
-
-    def _settled(self, tape: Tape, policy: PrecisionPolicy, trial: Trial) -> Trial:
-        """Lower the scale as a GradScaler would while only backward is non-finite."""
-        factor = 1.0
-        while _only_backward(trial) and factor > SMALLEST_FACTOR and tape_has_scale(tape):
-            factor /= 4
-            trial = run_trial(tape, replace(policy, scale_factor=factor))
-        return trial
 
     def courses(self) -> dict[str, tuple[float, ...]]:
         """Return the losses over the consecutive steps: fp32 and every candidate followed."""
@@ -173,6 +213,15 @@ def _course_name(policy: PrecisionPolicy) -> str:
     return f"fp32 for {places}" if places else policy.name
 
 
+def settled(tape: Tape, policy: PrecisionPolicy, trial: Trial) -> Trial:
+    """Lower the scale as a GradScaler would while only backward is non-finite."""
+    scale = scale_of(tape)
+    while _only_backward(trial) and scale > 1 and tape_has_scale(tape):
+        scale = max(scale / 4, 1.0)
+        trial = run_trial(tape, at_scale(policy, tape, scale))
+    return trial
+
+
 def format_of(tape: Tape) -> str:
     """Return the 16-bit format that most of a step's results have."""
     names = [r.dtype for c in tape.ops for r in refs_in(c.outputs)]
@@ -201,6 +250,8 @@ def _numbers(attempt: Attempt) -> dict[str, float]:
     if kept:
         out["descent kept"] = min(kept)
     out["gradient lost"] = max((j.lost for j in attempt.judgements), default=0.0)
+    if attempt.scale is not None:
+        out["loss scale"] = attempt.scale
     if attempt.course is not None and attempt.course.losses:
         out[f"loss after {len(attempt.course.losses)} steps"] = attempt.course.losses[-1]
     return out

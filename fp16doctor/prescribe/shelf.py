@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fp16doctor.prescribe.links import Links
 from fp16doctor.schema.tape import Leaf, Tape
 from fp16doctor.schema.trace import EventKind, ReplayTrace
 
@@ -26,6 +27,7 @@ class TapeShelf:
         self._sick: list[Tape] = []
         self._sound: list[Tape] = []
         self._window: list[Tape] = []
+        self._links = Links()
         self._until = WINDOW
         self._ill_since: int | None = None
 
@@ -56,11 +58,14 @@ class TapeShelf:
         self._until = step + WINDOW
         if self._window and self._window[-1].step < step - 1:
             self._window.clear()
+            self._links = Links()
 
     def follow(self, tape: Tape) -> None:
         """Add a step to the run of consecutive ones."""
         if self.wants(tape.step) and tape.complete and _size(tape) <= MAX_WINDOW_BYTES:
+            self._links.check(tape, self._window)
             self._window.append(_detached(tape))
+            self._links.note(tape)
 
     def tapes(self) -> tuple[Tape, ...]:
         """Return the kept steps, those that went wrong first."""

@@ -24,7 +24,7 @@ def carry_over(old: Roll, new: Roll, first: int, root: nn.Module | None) -> None
     ``root`` is a model whose parameters and buffers count as trained: it was just made.
     """
     start = max(first, len(old.ops) - MAX_CARRIED)
-    if not any(op.outputs or op.written for op in old.ops[start:]):
+    if not any(map(writes_of, old.ops[start:])):  # numbers read for the log, no more
         return
     tainted = {old.ids[a] for a in _addresses(root) if a in old.ids} | set(old.params)
     for op in old.ops[:start]:

@@ -182,6 +182,11 @@ def runs_along_dim(op: str) -> bool:
     return base(op) in _ALONG_DIM
 
 
+def is_sum(op: str) -> bool:
+    """Adds or subtracts its operands."""
+    return base(op).strip("_").removeprefix("foreach_") in ("add", "sub", "rsub")
+
+
 def moves_values(op: str) -> bool:
     """Puts the values of its inputs elsewhere and computes nothing."""
     return base(op) in _MOVES_VALUES

@@ -5,7 +5,7 @@ Must not know what a scale is good for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, log2
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.op_traits import base
 from fp16doctor.replay.player import Player
+from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.tape import Mark, OpCall, Tape, TensorRef, refs_in
 
 LONGEST_WAY = 4  # products and quotients behind the scaler's: `scaler.scale(loss) / 4`
@@ -50,6 +51,18 @@ def loss_scale(tape: Tape, mark: Mark) -> LossScale:
             break
         number, before = operand.storage, call.index
     return LossScale(1.0, None)
+
+
+def at_scale(policy: PrecisionPolicy, tape: Tape, scale: float) -> PrecisionPolicy:
+    """Return the policy with ``scale`` for the loss scale of a step, whatever that was."""
+    return replace(policy, scale_factor=scale / scale_of(tape))
+
+
+def scaled_at_most(policy: PrecisionPolicy, tape: Tape, ceiling: float | None) -> PrecisionPolicy:
+    """Return the policy with the loss scale of a step lowered to ``ceiling`` where it is above."""
+    if ceiling is None or scale_of(tape) <= ceiling:
+        return policy
+    return at_scale(policy, tape, ceiling)
 
 
 def read_loss(player: Player, mark: Mark) -> float:

@@ -31,6 +31,10 @@ from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 
 _HALF = (torch.float16, torch.bfloat16)
+_NO_SEED = (
+    "another loss scale cannot be tried: backward starts with a gradient of the script's own; "
+    "scale that one in the script"
+)
 _FAILURES = (ShapeDiffers, *REFUSALS)
 _SEED_MAKERS = frozenset(("ones_like", "ones", "full_like", "full", "new_ones", "new_full"))
 
@@ -45,6 +49,8 @@ class SoloPlayer(Player):
         self._formats: dict[int, torch.dtype] = {}  # gradient -> format it has in truth
         self._from_kept_backward: set[int] = set()
         self._seeds = {m.index for m in tape.losses}
+        if policy.scale_factor != 1.0 and not self._seeds:
+            raise ReplayError(_NO_SEED, "trial-failed")
         if policy.keep:
             self._widen_stored()
             self._formats_of_gradients()
@@ -192,11 +198,7 @@ class SoloPlayer(Player):
         if self.policy.scale_factor == 1.0 or call.index not in self._seeds:
             return
         if base(call.op) not in _SEED_MAKERS:
-            raise ReplayError(
-                f"another loss scale cannot be tried: backward starts at {call.op} with a gradient "
-                "of the script's own",
-                "trial-failed",
-            )
+            raise ReplayError(_NO_SEED, "trial-failed")
         for ref in refs_in(call.outputs):
             self.env.tensor(ref).mul_(self.policy.scale_factor)
 

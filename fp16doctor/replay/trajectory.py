@@ -10,6 +10,7 @@ Must not know when a course is good enough.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -51,22 +52,37 @@ class Course:
 
 
 def follow(
-    tapes: tuple[Tape, ...], policy: PrecisionPolicy, reference: Course | None = None
+    tapes: tuple[Tape, ...],
+    policy: PrecisionPolicy,
+    reference: Course | None = None,
+    policy_of: Callable[[Tape], PrecisionPolicy] | None = None,
 ) -> Course:
-    """Replay ``tapes`` one behind the other; ``reference`` gives the step lengths where needed."""
+    """Replay ``tapes`` one behind the other.
+
+    ``reference`` gives the step lengths where needed; ``policy_of`` a policy for each step where
+    it is not the same for all.
+    """
     course = Course(policy.name)
     carried: dict[int, Live] = {}
     with random_state_kept(), torch.no_grad():
         for place, tape in enumerate(tapes):
-            given = reference.step_lengths[place] if reference is not None else None
+            given = _length(reference, place)
+            mine = policy if policy_of is None else policy_of(tape)
             try:
-                _Leg(tape, policy, carried, course, given).run()
+                _Leg(tape, mine, carried, course, given).run()
             except ReplayError as error:
                 course.failure = f"step {tape.step}: {error.message}"
                 break
             if course.first_nonfinite is not None:
                 break
     return course
+
+
+def _length(reference: Course | None, place: int) -> float | None:
+    """Return the reference's step length; its own where the reference ended before."""
+    if reference is None or place >= len(reference.step_lengths):
+        return None
+    return reference.step_lengths[place]
 
 
 class _Leg:
@@ -85,6 +101,7 @@ class _Leg:
         self._producers = Producers(tape)
         self._player = SoloPlayer(tape, policy)
         self._loss = 0.0
+        self._gradients: dict[str, Tensor] = {}  # where backward ended, if no optimizer follows
         self._fixed = _scaler_state(tape)
 
     def run(self) -> None:
@@ -95,11 +112,11 @@ class _Leg:
         end = self._tape.backward_ends[-1] if self._tape.backward_ends else -1
         for call in self._tape.ops:
             if call.index == end:
-                self._unscale()
+                self._backward_ended()
             self._read_loss(call.index)
             self._player.play(call)
         if end >= len(self._tape.ops):
-            self._unscale()
+            self._backward_ended()
         self._read_loss(len(self._tape.ops))
         self._course.steps.append(self._tape.step)
         self._course.losses.append(self._loss / scale_of(self._tape))
@@ -111,18 +128,22 @@ class _Leg:
             if mark.index == index and self._player.env.has(mark.ref.storage):
                 self._loss += read_loss(self._player, mark)
 
-    def _unscale(self) -> None:
+    def _backward_ended(self) -> None:
         """Take a changed loss scale out again, as the script would, where gradients are stored.
 
-        A gradient stored in 16 bits goes on in fp32: with the run's scale it may not fit.
+        A gradient stored in 16 bits goes on in fp32: with the run's scale it may not fit. Where no
+        optimizer comes, the gradients are kept: a scaler divides its scale out of them.
         """
-        if self._factor == 1.0:
-            return
-        for number in self._tape.gradients:
+        skipped = not self._optimizer_ran()
+        for number, name in self._tape.gradients.items():
             ref = self._producers.widest_view(number)
-            if ref is not None and self._player.env.has(number):
+            if ref is None or not self._player.env.has(number):
+                continue
+            if self._factor != 1.0:
                 wide = self._player.env.widened_in_place(ref, torch.float32)
                 wide.mul_(1 / self._factor)
+            if skipped:
+                self._gradients[name] = self._player.env.tensor(ref).clone()
 
     def _optimizer_ran(self) -> bool:
         return any(
@@ -132,18 +153,13 @@ class _Leg:
 
     def _descend(self) -> float:
         """Move the weights along the gradient; return the step length."""
-        pairs = []
-        for number, name in self._tape.gradients.items():
-            ref = self._producers.widest_view(number)
-            if ref is not None and self._player.env.has(number):
-                pairs.append((name, self._player.env.tensor(ref)))
-        norm2 = sum(float((g.double() ** 2).sum()) for _, g in pairs)
+        norm2 = sum(float((g.double() ** 2).sum()) for g in self._gradients.values())
         length = self._given
         if length is None:
             length = PREDICTED_DECREASE * abs(self._loss) / norm2 if norm2 > 0 else 0.0
-            length = self._shortened(dict(pairs), length, norm2)
+            length = self._shortened(self._gradients, length, norm2)
         numbers = parameter_numbers(self._tape)
-        for name, gradient in pairs:
+        for name, gradient in self._gradients.items():
             number = numbers.get(name, -1)
             ref = self._producers.widest_view(number)
             if ref is not None and gradient.numel() == self._player.env.tensor(ref).numel():

@@ -78,6 +78,7 @@ class _Run:
         self._player = player
         self._producers = Producers(tape)
         self._bad: set[int] = set()
+        self._looked_at: set[int] = set()
         self._trial = Trial(player.policy)
         self._losses: list[float] = []
 
@@ -87,6 +88,7 @@ class _Run:
             if call.index == end:
                 self._take_gradients()
             self._read_losses(call.index)
+            self._look_at_leaves(call)
             self._player.play(call)
             self._look_at(call)
         if end >= len(self._tape.ops):
@@ -117,6 +119,14 @@ class _Run:
                 self._trial.loss = sum(self._losses)
                 bad = sum(x - x != 0 for x in self._losses)
                 self._trial.nonfinite["loss"] = bad
+
+    def _look_at_leaves(self, call: OpCall) -> None:
+        """Note what is not finite from the start: a mask, weights that are lost already."""
+        for ref in refs_in((call.args, call.kwargs)):
+            if ref.storage in self._tape.leaves and ref.storage not in self._looked_at:
+                self._looked_at.add(ref.storage)
+                if is_float_ref(ref) and nonfinite_code(self._player.env.tensor(ref)):
+                    self._bad.add(ref.storage)
 
     def _look_at(self, call: OpCall) -> None:
         """Note births: non-finite outputs of ops none of whose inputs was."""

@@ -8,6 +8,7 @@ Must not know findings.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -111,7 +112,8 @@ def _moved_operand(
         if op_traits.moves_values(call.op):
             found = _same_value(operand.ref, pair, seen) if seen is not None else None
         else:
-            found = _worst(operand, pair, element)
+            gap = _gap(seen) if op_traits.is_sum(call.op) else 0.0
+            found = _worst(operand, pair, element, gap)
         if found is not None and found.score >= MOVED and (not best or found.score > best.score):
             best = found
     return best
@@ -126,10 +128,16 @@ def _same_value(ref: TensorRef, pair: Pair, seen: _Moved) -> _Moved | None:
     return replace(seen, ref=ref, where=where)
 
 
-def _worst(operand: Operand, pair: Pair, element: Element | None) -> _Moved | None:
+def _gap(seen: _Moved | None) -> float:
+    """Return how far the op's result is off, 0 where that is not known."""
+    gap = 0.0 if seen is None else abs(seen.as_run - seen.exact)
+    return gap if math.isfinite(gap) else 0.0
+
+
+def _worst(operand: Operand, pair: Pair, element: Element | None, gap: float) -> _Moved | None:
     run, reference = pair[0].double(), pair[1].double()
     single = element is not None and operand.element is not None
-    scores = _relative(run, reference) if single else _to_scale(run, reference)
+    scores = _relative(run, reference, gap) if single else _to_scale(run, reference)
     if element is not None and operand.region is not None:
         chosen = torch.full_like(scores, -1.0)
         chosen[operand.region] = scores[operand.region]
@@ -142,10 +150,15 @@ def _worst(operand: Operand, pair: Pair, element: Element | None) -> _Moved | No
     )
 
 
-def _relative(run: Tensor, reference: Tensor) -> Tensor:
-    """Return the relative distances, 1 where the run sits exactly on 0 or ±1 and should not."""
+def _relative(run: Tensor, reference: Tensor, gap: float) -> Tensor:
+    """Return the relative distances, 1 where the run sits exactly on 0 or ±1 and should not.
+
+    A term that is off by less than half of what the sum is off by (``gap``) did not move the sum:
+    normalised values are 1 by nature.
+    """
     on_pole = (run == 0) | (run.abs() == 1)
-    moved = on_pole & (run != reference) & ~torch.isnan(reference)
+    off = (run - reference).abs()
+    moved = on_pole & (run != reference) & ~torch.isnan(reference) & ~(off < gap / 2)
     return torch.where(moved, 1.0, discrepancy(run, reference))
 
 

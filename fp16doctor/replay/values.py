@@ -5,6 +5,8 @@ Must not know ops or tapes.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -47,10 +49,10 @@ def nonfinite_code(tensor: Tensor) -> int:
     """Return 0 for finite, 1 where there are infs and no NaN, 2 where there is a NaN."""
     if tensor.numel() == 0 or not is_float(tensor):
         return 0
-    low, high = torch.aminmax(as_real(tensor))
-    if torch.isnan(low) or torch.isnan(high):
+    low, high = torch.stack(torch.aminmax(as_real(tensor))).tolist()  # one read of the device
+    if math.isnan(low) or math.isnan(high):
         return 2
-    return int(bool(torch.isinf(low)) or bool(torch.isinf(high)))
+    return int(math.isinf(low) or math.isinf(high))
 
 
 def amax(tensor: Tensor) -> float | None:

@@ -1,7 +1,7 @@
 """torch's own operator samples, recorded forward and backward.
 
-They are in the module that defines torch's own test case, which wants the package ``expecttest``; only
-the samples are used here, so that an empty stand-in does.
+They are in the module that defines torch's own test case, which wants the package ``expecttest``;
+only the samples are used here, so that an empty stand-in does.
 """
 
 from __future__ import annotations

@@ -234,3 +234,33 @@ def test_module_of_the_cause_is_named() -> None:
     assert event.cause_site is not None
     assert event.cause_site.module_path == ""
     assert event.cause_site.module_class == "Scaled"
+
+
+def test_terms_of_a_cancelling_sum_may_be_one_by_nature() -> None:
+    """|a − b|² of unit vectors as 1 − 2ab + 1: the sum is to blame, not the norms."""
+
+    def loss(w: Tensor) -> Tensor:
+        dots = w @ w.t()
+        squares = dots.diagonal()
+        partial = squares.unsqueeze(0) - 2.0 * dots
+        distances = partial + squares.unsqueeze(1)
+        return distances.sqrt().detach().sum() + w.sum()
+
+    torch.manual_seed(0)
+    close = torch.randn(1, 8) + 0.06 * torch.randn(24, 8)
+    trace = step(loss, F.normalize(close, dim=-1).to(BRAIN))
+    event = only(tuple(e for e in trace.events if e.site.phase is Phase.LOSS), "sqrt")
+    assert event.kind is EventKind.BOUNDARY
+    assert line(event.cause_site) in (
+        line_of(loss, "partial +"),
+        line_of(loss, "squares.unsqueeze(0) -"),
+    )
+
+
+@pytest.mark.parametrize("limit", ["MAX_OPS", "MAX_ELEMENTS"])
+def test_search_for_the_cause_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"fp16doctor.replay.lineage.{limit}", 0)
+    trace = step(lambda w: (1 / (w * 1e-5)).sum(), torch.tensor([1e-4], dtype=HALF))
+    event = next(e for e in trace.events if e.site.phase is Phase.LOSS)
+    assert event.kind is EventKind.BOUNDARY
+    assert event.cause_site is None

@@ -33,21 +33,23 @@ REASONS = {
     "runs in its recorded format only",
 }
 
-OFTEN_USED = """
-    add sub mul div addcmul addcdiv pow sqrt rsqrt reciprocal exp exp2 expm1 log log1p log2 sigmoid tanh
-    erf sin cos abs sign clamp maximum where masked_fill masked_select lerp floor round nan_to_num
-    sum mean std var prod norm logsumexp cumsum cumprod amax argmax max sort topk kthvalue unique
-    mm bmm addmm baddbmm matmul einsum outer mv dot linalg.vector_norm linalg.inv linalg.cholesky
-    cat stack split chunk gather scatter scatter_add index_add index_put index_select take_along_dim
-    flip roll repeat tril triu diagonal expand permute view_as_complex fft.rfft fft.irfft bernoulli
-    nn.functional.linear nn.functional.conv2d nn.functional.conv_transpose2d nn.functional.batch_norm
-    nn.functional.layer_norm nn.functional.group_norm nn.functional.embedding nn.functional.dropout
-    nn.functional.scaled_dot_product_attention nn.functional.gelu nn.functional.silu
-    nn.functional.softplus nn.functional.max_pool2d nn.functional.avg_pool2d
-    nn.functional.interpolate nn.functional.cross_entropy nn.functional.binary_cross_entropy
-    nn.functional.mse_loss nn.functional.huber_loss nn.functional.kl_div nn.functional.rrelu
-    nn.functional.cosine_similarity nn.functional.normalize softmax log_softmax
-    """.split()
+_NAMES = """
+    add sub mul div addcmul addcdiv pow sqrt rsqrt reciprocal exp exp2 expm1 log log1p log2 sigmoid
+    tanh erf sin cos abs sign clamp maximum where masked_fill masked_select lerp floor round
+    nan_to_num sum mean std var prod norm logsumexp cumsum cumprod amax argmax max sort topk
+    kthvalue unique mm bmm addmm baddbmm matmul einsum outer mv dot linalg.vector_norm linalg.inv
+    linalg.cholesky cat stack split chunk gather scatter scatter_add index_add index_put
+    index_select take_along_dim flip roll repeat tril triu diagonal expand permute view_as_complex
+    fft.rfft fft.irfft bernoulli softmax log_softmax nn.functional.linear nn.functional.conv2d
+    nn.functional.conv_transpose2d nn.functional.batch_norm nn.functional.layer_norm
+    nn.functional.group_norm nn.functional.embedding nn.functional.dropout nn.functional.gelu
+    nn.functional.scaled_dot_product_attention nn.functional.silu nn.functional.softplus
+    nn.functional.max_pool2d nn.functional.avg_pool2d nn.functional.interpolate
+    nn.functional.cross_entropy nn.functional.binary_cross_entropy nn.functional.mse_loss
+    nn.functional.huber_loss nn.functional.kl_div nn.functional.rrelu
+    nn.functional.cosine_similarity nn.functional.normalize
+    """
+OFTEN_USED = _NAMES.split()
 
 
 @functools.cache
