@@ -27,6 +27,9 @@ from fp16doctor.schema.tape import Tape, refs_in
 BUDGET_SPENT = "the time budget was spent"
 
 
+_Key = tuple[PrecisionPolicy, float | None]  # and the loss scale it is tried at
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One candidate on all kept steps."""
@@ -63,7 +66,7 @@ class Bench:
         self._budget, self._tolerance = budget_s, tolerance
         self._spent = 0.0
         self._references: dict[int, Trial] = {}
-        self._known: dict[tuple[PrecisionPolicy, float | None], Attempt] = {}
+        self._known: dict[_Key, Attempt] = {}
         self._as_run: Attempt | None = None
 
     @property
@@ -162,7 +165,7 @@ class Bench:
         return self._floors[place, name]
 
     def _with_course(self, attempt: Attempt, *, fixed: bool) -> Attempt:
-        """Follow the candidate over the consecutive steps, at the loss scale it was found fit at."""
+        """Follow the candidate over the consecutive steps, at the loss scale it is fit at."""
         if len(self.window) < SHORTEST_COURSE:
             if any(j.ill_conditioned for j in attempt.judgements):
                 return replace(attempt, course_reason="the step is ill-conditioned, and too few "
@@ -226,6 +229,12 @@ def format_of(tape: Tape) -> str:
     """Return the 16-bit format that most of a step's results have."""
     names = [r.dtype for c in tape.ops for r in refs_in(c.outputs)]
     return "bf16" if names.count("bfloat16") > names.count("float16") else "fp16"
+
+
+def device_of(tape: Tape) -> str:
+    """Return the kind of device that most of a step ran on: "cpu", "cuda"."""
+    kinds = [r.device.partition(":")[0] for c in tape.ops for r in refs_in(c.outputs)]
+    return "cuda" if kinds.count("cuda") > kinds.count("cpu") else "cpu"
 
 
 def tape_has_scale(tape: Tape) -> bool:

@@ -38,6 +38,9 @@ def _flops(call: OpCall) -> float:
         return 2 * size * prod(inputs[1].shape[1:])
     if name == "convolution_backward" and len(inputs) > 2:
         return 4 * prod(inputs[0].shape) * prod(inputs[2].shape[1:])
+    if name.startswith("mkldnn_rnn_layer") and len(inputs) > 2:
+        products = prod(inputs[0].shape[:-1]) * (prod(inputs[1].shape) + prod(inputs[2].shape))
+        return 4.0 * products if name.endswith("backward") else 2.0 * products
     if "scaled_dot_product" in name and len(inputs) > 1:
         return 4 * size * inputs[1].shape[-2]
     return size

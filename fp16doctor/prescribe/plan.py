@@ -54,7 +54,7 @@ def _recommendation(
 ) -> Recommendation:
     verified = [i for i, p in enumerate(found) if p.verification.verdict is Verdict.VERIFIED]
     place = findings.index(leading)
-    verified = [i for i in verified if place in found[i].treats] or verified
+    verified = [i for i in verified if place in found[i].treats]
     if leading.fault is Fault.INITIALIZATION or (
         leading.fault is Fault.MISUSE and not codes_of(leading) & OF_PRECISION
     ):

@@ -23,7 +23,7 @@ def grow(bench: Bench, start: tuple[str, ...], unit: Unit) -> Attempt | None:
         attempt = bench.attempt(policy_of(tuple(patterns)))
         if attempt.accepted or attempt.failure:
             return attempt if attempt.accepted else None
-        births = [unit(s) for t in attempt.trials for s in t.births]
+        births = [unit(s) for s in _births(bench, attempt)]
         fresh = [p for p in births if p not in patterns]
         if not fresh:
             return None
@@ -31,9 +31,18 @@ def grow(bench: Bench, start: tuple[str, ...], unit: Unit) -> Attempt | None:
     return None
 
 
+def _births(bench: Bench, attempt: Attempt) -> list[OpSite]:
+    """Return what was born on each step and is not in fp32 as well: a mask stays a mask."""
+    found = []
+    for place, trial in enumerate(attempt.trials):
+        known = {s.index for s in bench.reference(place).births}
+        found += [s for s in trial.births if s.index not in known]
+    return found
+
+
 def shrink(bench: Bench, attempt: Attempt) -> Attempt:
     """Leave out every place without which the list is still accepted, the last ones first."""
-    best = attempt
+    best = attempt  # a budget that is spent refuses: the list stays as it is
     for rule in reversed(attempt.policy.keep):
         rest = tuple(r for r in best.policy.keep if r != rule)
         if not rest:

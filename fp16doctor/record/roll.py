@@ -131,7 +131,11 @@ class Roll:
         except NO_STORAGE:
             return self.hold(tensor)
         number = self.ids.get(storage._cdata)
+        if ref[0] in _COMPLEX and tensor.is_conj():
+            return self.hold(tensor)  # its storage holds other values than the tensor
         if number is None:
+            if tensor._is_zerotensor():
+                return self.hold(tensor)  # there is no memory behind it
             number = self._leaf(tensor, storage)
         elif self.unseen and number in self.unseen:
             self._snapshot(number, storage)
@@ -156,7 +160,14 @@ class Roll:
             ref = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
         except NO_STORAGE:
             return self.hold(tensor)
-        return (self.ids.get(storage._cdata) or self._add(storage), *ref)
+        number = self.ids.get(storage._cdata)
+        if number is None:
+            if tensor._is_zerotensor():
+                return self.hold(tensor)  # there is no memory behind it
+            number = self._add(storage)
+        if ref[0] in _COMPLEX and tensor.is_conj():
+            return self.hold(tensor)
+        return (number, *ref)
 
     def hold(self, value: Any) -> Held:
         """Return a stand-in for a value that cannot be on a tape."""
@@ -265,6 +276,9 @@ def numbers(value: Any) -> list[int]:
     if type(value) is tuple:
         return [value[0]]
     return [n for v in value for n in numbers(v)] if type(value) is list else []
+
+
+_COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
 
 
 def has_values(tensor: Tensor) -> bool:

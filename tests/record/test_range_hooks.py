@@ -30,7 +30,8 @@ class Surveyed:
 
     def __init__(self, look: Look, wanted: Callable[[str, nn.Module], bool]) -> None:
         self.paths = ModulePaths(
-            lambda module: self.survey.root_called(), lambda *seen: self.survey.hooks.left(*seen)
+            lambda module, args: self.survey.root_called(),
+            lambda *seen: self.survey.hooks.left(*seen),
         )
         self.cautions: list[str] = []
         plan = SurveyPlan(lambda step: look, wanted)

@@ -244,3 +244,32 @@ def test_a_compiled_model_is_not_disturbed(record: Record) -> None:
         "2.bias",
     }
     assert len(seen.steps) == 1
+
+
+def test_a_zero_tensor_has_no_memory_to_look_at(record: Record) -> None:
+    """The gradient of sgn is a tensor without storage behind it; reading it would crash."""
+    w = torch.randn(4, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=0.1)
+
+    def train() -> None:
+        for _ in range(2):
+            optimizer.zero_grad()
+            torch.sgn(w).sum().backward()
+            optimizer.step()
+
+    watched = record(train)
+    assert len(watched.steps) == 2
+    assert not watched.recorder.cautions
+
+
+def test_a_conjugated_argument_makes_an_op_opaque(record: Record) -> None:
+    z = torch.randn(3, dtype=torch.complex64, requires_grad=True)
+    optimizer = torch.optim.SGD([z], lr=0.1)
+
+    def train() -> None:
+        optimizer.zero_grad()
+        (z.conj() @ z).real.backward()
+        optimizer.step()
+
+    watched = record(train)
+    assert any(call.opaque for call in watched.ops)

@@ -14,13 +14,9 @@ from op_samples import DTYPES, Played, operators, play, samples
 
 MOST = 6  # samples of one operator in one format
 # Left out, with the reason.
-UNREPEATABLE = {
-    "linalg.lstsq": "LAPACK's result depends on where the matrix lies in memory",
-    "linalg.eig": "as above",
-    "linalg.eigvals": "as above",
-}
+UNREPEATABLE = {"linalg.lstsq"}  # LAPACK's result depends on where the matrix lies in memory
 # The recorder does not see that an argument is conjugated without being touched.
-CONJUGATED = {"polar", "fft.hfft", "fft.hfft2", "fft.hfftn"}
+CONJUGATED = {"polar", "fft.hfft", "fft.hfft2", "fft.hfftn", "linalg.eig", "linalg.eigvals"}
 # The recorder reads the memory of autograd's zero tensors, which have none.
 ZERO_TENSORS = {"sgn"}
 WITHOUT_TENSORS = {"broadcast_shapes"}

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp16doctor.prescribe.bench import Attempt
+from fp16doctor.prescribe.bench import Attempt, device_of
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
+from fp16doctor.prescribe.paste import pasted
 from fp16doctor.prescribe.search import grow, policy_of, shrink
 from fp16doctor.prescribe.treatable import line_target, target
 from fp16doctor.replay.op_traits import base
@@ -74,38 +75,18 @@ def _places(finding: Finding) -> Iterator[OpSite]:
     return (s for s in sites if s is not None)
 
 
+def _devices(case: Case) -> str:
+    tapes = case.bench.tapes if case.bench is not None else ()
+    return device_of(tapes[0]) if tapes else "cuda"
+
+
 def _remedy(case: Case, rules: tuple[KeepRule, ...]) -> Remedy:
     names = ", ".join(f"`{r.what}`" for r in rules)
     targets = tuple(r.pattern for r in rules)
     return Remedy(
         RemedyKind.FP32_KEEP,
         f"keep {names} in fp32",
-        change=_paste(targets),
+        change=pasted(targets, _devices(case)),
         target=targets,
         cost=cost_of(case.bench.tapes[0], rules) if case.bench is not None else {},
     )
-
-
-def _paste(targets: tuple[str, ...]) -> str:
-    """Plain torch that does what the trial did: inputs up, autocast off, outputs left in fp32."""
-    modules = [t.partition(":")[2] for t in targets if t.startswith("module:")]
-    others = [t.partition(":")[2] for t in targets if not t.startswith("module:")]
-    lines = []
-    if modules:
-        lines += [
-            "def in_fp32(module):",
-            "    forward = module.float().forward",
-            "    def wide(*args, **kwargs):",
-            "        def up(x):",
-            "            return x.float() if torch.is_tensor(x) and x.is_floating_point() else x",
-            "        with torch.autocast(device_type, enabled=False):",
-            "            return forward(*map(up, args), **{k: up(v) for k, v in kwargs.items()})",
-            "    module.forward = wide",
-            f"for name in {modules!r}:",
-            "    in_fp32(model.get_submodule(name))",
-        ]
-    lines += [
-        f"# {place}: call .float() on its inputs, inside torch.autocast(device_type, enabled=False)"
-        for place in others
-    ]
-    return "\n".join(lines)

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import log2
 
-from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench, device_of
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.treatable import codes_of
-from fp16doctor.replay.scales import scale_of
 from fp16doctor.schema.finding import Fault
-from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.prescription import (
     Prescription,
     Remedy,
@@ -35,52 +33,51 @@ def propose(case: Case) -> Iterator[Prescription]:
     )
     if not treats or case.bench is None or not case.bench.tapes:
         return
-    scale = scale_of(case.bench.tapes[0])
-    exponents = range(-int(log2(scale)), LARGEST - int(log2(scale)) + 1)
-    window = _window(case.bench, exponents)
+    bench = case.bench
+    window = _window(bench)
     if window is None:
-        remedy = Remedy(RemedyKind.LOSS_SCALE, "no loss scale from 1 to 2²⁴ helps", value=None)
-        proof = Verification(
-            Verdict.REFUTED, "at every scale something is lost or not finite", steps=()
-        )
-        yield Prescription(remedy, treats, proof)
+        remedy = Remedy(RemedyKind.LOSS_SCALE, f"no loss scale from 1 to 2^{LARGEST} helps")
+        yield Prescription(remedy, treats, _none(bench))
         return
-    low, high = (scale * 2.0**e for e in window)
-    best = _best(low, high)
-    attempt = case.bench.attempt(_policy(int(log2(best / scale))))
+    low, high = window
+    attempts = ((s, bench.attempt_scale(s)) for s in _preferred(low, high))
+    best, attempt = next((x for x in attempts if x[1].accepted), (low, bench.attempt_scale(low)))
     remedy = Remedy(
         RemedyKind.LOSS_SCALE,
         f"multiply the loss by {best:.0f} before backward, divide the gradients by it afterwards",
-        change=f"scaler = torch.amp.GradScaler(device_type, init_scale={best:.1f})\n"
+        change=f"scaler = torch.amp.GradScaler({device_of(bench.tapes[0])!r}, "
+        f"init_scale={best:.1f})\n"
         "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
         value={"low": low, "recommended": best, "high": high},
     )
     yield case.prescribe(remedy, treats, attempt)
 
 
-def _best(low: float, high: float) -> float:
-    """Return GradScaler's own first scale where it has room, else equal headroom on both sides."""
-    if low * ROOM <= USUAL <= high / ROOM:
-        return USUAL
-    return low * 2.0 ** (int(log2(high / low)) // 2)
+def _none(bench: Bench) -> Verification:
+    if bench.exhausted:
+        return Verification(Verdict.NOT_VERIFIED, reason=BUDGET_SPENT)
+    one = bench.attempt_scale(1.0)
+    if one.failure:
+        return Verification(Verdict.NOT_VERIFIED, reason=one.failure)
+    reason = "at every scale something is lost or not finite"
+    steps = tuple(t.step for t in bench.tapes[: len(one.judgements)])
+    return Verification(Verdict.REFUTED, reason, steps=steps)
 
 
-def _window(bench: Bench, exponents: range) -> tuple[int, int] | None:
-    """Return the exponents of the smallest and the largest factor that are accepted."""
-    high = _last(exponents, lambda e: _finite(bench, e))
+def _preferred(low: float, high: float) -> tuple[float, ...]:
+    """GradScaler's own first scale where it has room, then equal headroom on both sides."""
+    middle = low * 2.0 ** (int(log2(high / low)) // 2)
+    usual = (USUAL,) if low * ROOM <= USUAL <= high / ROOM else ()
+    return (*usual, middle, low)
+
+
+def _window(bench: Bench) -> tuple[float, float] | None:
+    """Return the smallest and the largest scale that are accepted, powers of two from 1 on."""
+    high = _last(range(LARGEST + 1), lambda e: bench.finite_at(2.0**e))
     if high is None:
         return None
-    low = _first(range(exponents.start, high + 1), lambda e: _saved(bench, e))
-    return None if low is None else (low, high)
-
-
-def _finite(bench: Bench, exponent: int) -> bool:
-    attempt = bench.attempt(_policy(exponent))
-    return not attempt.failure and not any(j.nonfinite for j in attempt.judgements)
-
-
-def _saved(bench: Bench, exponent: int) -> bool:
-    return bench.attempt(_policy(exponent)).accepted
+    low = _first(range(high + 1), lambda e: bench.attempt_scale(2.0**e).accepted)
+    return None if low is None else (2.0**low, 2.0**high)
 
 
 def _last(span: range, holds: Callable[[int], bool]) -> int | None:
@@ -103,7 +100,3 @@ def _first(span: range, holds: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return high
-
-
-def _policy(exponent: int) -> PrecisionPolicy:
-    return PrecisionPolicy(f"loss scale × 2^{exponent}", scale_factor=2.0**exponent)

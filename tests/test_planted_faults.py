@@ -1,0 +1,298 @@
+"""Eight planted faults, each a tiny fp16 model, and healthy runs that only look ill.
+
+What must be said of each is the table that other tools were held against; the cure must be
+verified where the fault is one of precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fp16doctor.pipeline import ScanOptions, Session
+from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import Finding, Severity
+from fp16doctor.schema.prescription import Prescription, RecommendationStatus, RemedyKind, Verdict
+from fp16doctor.schema.recording import Outcome, OutcomeKind
+
+HALF = torch.float16
+
+
+def scanned(train: Callable[[], object]) -> Diagnosis:
+    """Diagnose a training as ``fp16doctor scan`` does."""
+    session = Session(ScanOptions(budget_s=20.0), __file__, ())
+    with session:
+        held = train()
+    found = session.finish(Outcome(OutcomeKind.FINISHED))
+    del held
+    return found
+
+
+def trained(
+    model: nn.Module,
+    loss_of: Callable[[nn.Module], Tensor],
+    *,
+    steps: int = 1,
+    scale: float = 1.0,
+    scaler: torch.amp.GradScaler | None = None,
+    lr: float = 1e-3,
+) -> object:
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            continue
+        (loss * scale if scale != 1 else loss).backward()
+        if scale != 1:
+            for p in model.parameters():
+                assert p.grad is not None
+                p.grad.div_(scale)
+        optimizer.step()
+    return model, optimizer
+
+
+def demanding(found: Diagnosis) -> list[Finding]:
+    return [f for f in found.findings if f.severity is not Severity.NOTE]
+
+
+def verified(found: Diagnosis, kind: RemedyKind) -> list[Prescription]:
+    return [
+        p
+        for p in found.prescriptions
+        if p.remedy.kind is kind and p.verification.verdict is Verdict.VERIFIED
+    ]
+
+
+def told(finding: Finding) -> str:
+    return f"{finding.what} {finding.cause} {finding.advice}"
+
+
+class Chain(nn.Module):
+    """``a``, something planted, ``b``."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.a, self.b, self.between = nn.Linear(8, 8), nn.Linear(8, 4), between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.between(self.a(x)))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(6, 8, generator=generator)
+    return x.half(), torch.randint(0, 4, (6,), generator=generator)
+
+
+def classified(model: nn.Module) -> Tensor:
+    x, y = batch()
+    return F.cross_entropy(model(x).float(), y)
+
+
+# -- the eight -----------------------------------------------------------------------------------
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 4)
+        nn.init.zeros_(self.a.weight)
+        nn.init.constant_(self.a.bias, 40000.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        s = h + h.detach().abs().clamp(max=40000)
+        return self.b(s / 1e4)
+
+
+def test_res() -> None:
+    found = scanned(lambda: trained(Residual().half(), classified))
+    leading, *others = demanding(found)
+    assert (leading.code, leading.severity) == ("FD101", Severity.ERROR)
+    assert not others
+    assert leading.site is not None
+    assert leading.site.op == "aten.add.Tensor"
+    assert leading.site.source is not None
+    assert leading.site.source.text == "s = h + h.detach().abs().clamp(max=40000)"
+    measured = max(e.measured for e in leading.evidence if e.limit is not None)
+    assert measured / 65504 == pytest.approx(1.22, abs=0.01)
+    assert verified(found, RemedyKind.FP32_KEEP)
+    assert verified(found, RemedyKind.DTYPE)
+    assert found.recommendation.status is RecommendationStatus.PRESCRIBED
+    (best,) = found.recommendation.prescriptions
+    assert found.prescriptions[best].remedy.kind in (RemedyKind.FP32_KEEP, RemedyKind.DTYPE)
+    assert found.prescriptions[best].remedy.value != "fp32"
+
+
+class Attention(nn.Module):
+    def __init__(self, *, empty_row: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.b = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.empty_row = empty_row
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.ones(6, 6, dtype=torch.bool).triu(1)
+        if self.empty_row:
+            mask[3] = True
+        scores = self.q(x) @ self.k(x).T
+        weights = torch.softmax(scores.masked_fill(mask, float("-inf")), -1)
+        return self.b(weights @ x)
+
+
+def test_mask() -> None:
+    found = scanned(lambda: trained(Attention(empty_row=False).half(), classified))
+    assert demanding(found) == []
+    assert found.recommendation.status is RecommendationStatus.NONE_NEEDED
+
+
+def test_all_mask() -> None:
+    found = scanned(lambda: trained(Attention(empty_row=True).half(), classified))
+    leading = demanding(found)[0]
+    assert leading.name == "logic-nan"
+    assert leading.site is not None
+    assert leading.site.op == "aten._softmax.default"
+    assert "masked" in told(leading)
+    assert found.recommendation.status is RecommendationStatus.NOT_PRECISION
+    assert not [p for p in found.prescriptions if p.verification.verdict is Verdict.VERIFIED]
+
+
+def test_under() -> None:
+    def loss(model: nn.Module) -> Tensor:
+        return classified(model) * 1e-10
+
+    found = scanned(lambda: trained(Chain(torch.tanh).half(), loss))
+    leading = demanding(found)[0]
+    assert "FD201" in (leading.code, *leading.subsumes)
+    assert "100 %" in told(leading)
+    (scale,) = verified(found, RemedyKind.LOSS_SCALE)
+    assert scale.remedy.value["low"] >= 2.0**10
+    (best,) = found.recommendation.prescriptions
+    assert found.prescriptions[best] is scale
+    assert "GradScaler('cpu', init_scale=" in scale.remedy.change
+
+
+def test_bwd_ov() -> None:
+    def loss(model: nn.Module) -> Tensor:
+        return classified(model)
+
+    def by_hand() -> object:
+        return trained(Chain(lambda x: x * 300.0).half(), loss, scale=2.0**13)
+
+    found = scanned(by_hand)
+    leading = demanding(found)[0]
+    assert leading.code == "FD104"
+    assert "loss scale" in told(leading)
+    (scale,) = verified(found, RemedyKind.LOSS_SCALE)
+    assert scale.remedy.value["high"] < 2.0**13
+
+
+def test_bwd_ov_heals_under_a_scaler() -> None:
+    def loss(model: nn.Module) -> Tensor:
+        with torch.autocast("cpu", HALF):
+            x, y = batch()
+            return F.cross_entropy(model(x.float()).float(), y)
+
+    def train() -> object:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        return trained(Chain(lambda x: x * 300.0), loss, steps=14, scaler=scaler, lr=1e-6)
+
+    found = scanned(train)
+    assert demanding(found) == []
+    (note,) = [f for f in found.findings if f.code == "FD104"]
+    assert "too high" in note.what
+
+
+def test_inpl() -> None:
+    def rectified(x: Tensor) -> Tensor:
+        return F.relu(x, inplace=True)
+
+    found = scanned(lambda: trained(Chain(rectified).half(), classified))
+    assert demanding(found) == []
+    assert found.replay.fidelity is not None
+    assert found.replay.fidelity.bit_equal
+
+
+def test_sqrt() -> None:
+    """The gradient of sqrt is infinite at 0; relu's own gradient drops it there."""
+
+    def healed(x: Tensor) -> Tensor:
+        return torch.sqrt(torch.relu(x))
+
+    found = scanned(lambda: trained(Chain(healed).half(), classified))
+    assert demanding(found) == []
+    assert found.recommendation.status is RecommendationStatus.NONE_NEEDED
+
+
+class Faint(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        small = self.a(x) * 1e-7
+        return self.b(small * 3e4) * 333.0
+
+
+def test_sub() -> None:
+    found = scanned(lambda: trained(Faint().half(), classified))
+    leading = next(f for f in demanding(found) if f.code == "FD202")
+    assert leading.site is not None
+    assert leading.site.op == "aten.mul.Tensor"
+    assert leading.site.source is not None
+    assert leading.site.source.text == "small = self.a(x) * 1e-7"
+    assert "bits" in leading.cause
+    assert found.recommendation.status is RecommendationStatus.PRESCRIBED
+    assert verified(found, RemedyKind.FP32_KEEP)
+    (best,) = found.recommendation.prescriptions
+    assert found.prescriptions[best].remedy.value != "fp32"
+
+
+# -- healthy runs that look ill ------------------------------------------------------------------
+
+
+def quiet(found: Diagnosis) -> None:
+    assert demanding(found) == []
+    assert found.recommendation.status is RecommendationStatus.NONE_NEEDED
+    assert found.warnings == ()
+
+
+def test_large_values_in_bf16_are_healthy() -> None:
+    def loss(model: nn.Module) -> Tensor:
+        x, y = batch()
+        return F.cross_entropy(model(x.bfloat16()).float(), y)
+
+    def large(x: Tensor) -> Tensor:
+        return x * 1e5 * 1e-5
+
+    model = Chain(large).bfloat16()
+    quiet(scanned(lambda: trained(model, loss, lr=1.0)))
+
+
+def test_small_gradients_in_bf16_are_healthy() -> None:
+    def loss(model: nn.Module) -> Tensor:
+        x, y = batch()
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.cross_entropy(model(x.float()).float(), y) * 1e-6
+
+    quiet(scanned(lambda: trained(Chain(torch.tanh), loss, steps=3, lr=1e3)))
+
+
+def test_warm_up_of_a_scaler_is_healthy() -> None:
+    def loss(model: nn.Module) -> Tensor:
+        x, y = batch()
+        with torch.autocast("cpu", HALF):
+            return F.cross_entropy(model(x.float()).float() * 30, y)
+
+    def train() -> object:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        return trained(Chain(torch.tanh), loss, steps=14, scaler=scaler, lr=1e-4)
+
+    quiet(scanned(train))
