@@ -9,9 +9,11 @@ On each examined step, at the settled loss scale, against the fp32 replay of the
    fp32 gradient turns over when its values change in the format's last place, cannot tell: there
    the trajectory decides alone.
 
+4. *improvement*: where the run itself meets all of this, its gradient error is at least halved.
+
 Over the run of consecutive steps, everything carried along:
 
-4. *trajectory*: finite as long as the fp32 one, and at its end no higher than that by more than a
+5. *trajectory*: finite as long as the fp32 one, and at its end no higher than that by more than a
    tenth of what fp32 gained (and a fiftieth of the loss).
 
 Must not know how candidates are found.
@@ -34,6 +36,7 @@ FLOOR_SPREAD = 4.0  # rounding is not independent noise: an error up to this tim
 SHORTEST_COURSE = 4  # consecutive steps that say something
 COURSE_GAIN = 0.1  # share of the fp32 gain that a candidate may miss
 COURSE_LOSS = 0.02  # share of the loss that two formats may differ by
+IMPROVEMENT = 0.5  # of the run's gradient error that may remain, where nothing else was wrong
 LOST_TENSOR = 0.5  # share of one parameter's Σ|g| that may not be lost
 
 
@@ -42,6 +45,7 @@ CRITERIA = {
     "non-finite elements allowed": 0.0,
     "descent kept": DESCENT_KEPT,
     "step size of the descent": STEP_SIZE,
+    "gradient error that may remain": IMPROVEMENT,
     "gradient of one parameter lost": LOST_TENSOR,
     "trajectory: fp32 gain missed": COURSE_GAIN,
     "trajectory: loss above fp32": COURSE_LOSS,
@@ -90,6 +94,18 @@ def judge(
 def is_ill_conditioned(error: float | None, floor: float) -> bool:
     """Tell whether a step's gradient error is no more than its own sensitivity to rounding."""
     return error is not None and floor >= ILL_CONDITIONED and error <= FLOOR_SPREAD * floor
+
+
+def improvement_reason(before: float | None, after: float | None) -> str:
+    """Return why a candidate is no better than a run that meets the criteria too, "" if it is.
+
+    ``before`` and ``after`` are the gradient errors of the run and of the candidate.
+    """
+    if before is None or after is None:
+        return "the run itself meets the criteria, and there is no gradient to tell them apart"
+    if after <= IMPROVEMENT * before:
+        return ""
+    return f"no better than the run itself: gradient error {after:.3g}, as run {before:.3g}"
 
 
 def course_reason(reference: Course, course: Course) -> str:

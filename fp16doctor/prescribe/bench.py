@@ -15,6 +15,7 @@ from fp16doctor.prescribe.acceptance import (
     Judgement,
     course_reason,
     gradient_error,
+    improvement_reason,
     judge,
 )
 from fp16doctor.replay.scales import at_scale, scale_of, scaled_at_most
@@ -40,13 +41,20 @@ class Attempt:
     failure: str = ""  # why it could not be tried
     course: Course | None = None  # consecutive steps, where every single one was accepted
     course_reason: str = ""  # why the course is not accepted
+    no_better: str = ""  # why it is no better than the run, where that is accepted too
     scale: float | None = None  # loss scale it was tried at, where that is not the run's own
 
     @property
     def accepted(self) -> bool:
         """Accepted on every step, and over the consecutive ones."""
         single = not self.failure and all(j.accepted for j in self.judgements)
-        return single and not self.course_reason
+        return single and not self.course_reason and not self.no_better
+
+    @property
+    def gradient_error(self) -> float | None:
+        """The largest over the steps."""
+        known = [j.gradient_error for j in self.judgements if j.gradient_error is not None]
+        return max(known, default=None)
 
 
 class Bench:
@@ -110,8 +118,15 @@ class Bench:
         if key not in self._known:
             if self.exhausted:
                 return Attempt(key[0], (), (), failure=BUDGET_SPENT)
-            self._known[key] = self._timed(key[0], run)
+            self._known[key] = self._beside_run(self._timed(key[0], run))
         return self._known[key]
+
+    def _beside_run(self, attempt: Attempt) -> Attempt:
+        """Hold an accepted candidate against a run that would be accepted as well."""
+        if not attempt.judgements or not attempt.accepted or not self.as_run().accepted:
+            return attempt
+        reason = improvement_reason(self.as_run().gradient_error, attempt.gradient_error)
+        return replace(attempt, no_better=reason)
 
     def _timed(self, policy: PrecisionPolicy, run: Callable[[], Attempt]) -> Attempt:
         began = time.perf_counter()
@@ -206,7 +221,7 @@ class Bench:
         if attempt.failure:
             return Verification(Verdict.NOT_VERIFIED, reason=attempt.failure)
         reason = next((j.reason for j in attempt.judgements if not j.accepted), "")
-        reason = reason or attempt.course_reason
+        reason = reason or attempt.course_reason or attempt.no_better
         verdict = Verdict.VERIFIED if attempt.accepted else Verdict.REFUTED
         return Verification(verdict, reason, _numbers(self.as_run()), _numbers(attempt), steps)
 

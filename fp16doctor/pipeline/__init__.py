@@ -1,0 +1,5 @@
+"""From a watched run to a diagnosis. Knows every stage; the stages do not know each other."""
+
+from fp16doctor.pipeline.session import ScanOptions, Session, Trouble
+
+__all__ = ["ScanOptions", "Session", "Trouble"]

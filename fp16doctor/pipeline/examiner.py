@@ -1,0 +1,114 @@
+"""Which tapes of a run are examined, and when; what is kept of them.
+
+Must not know what an examination means (``diagnose``) or how a run is watched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import replace
+
+from fp16doctor.errors import ReplayError
+from fp16doctor.prescribe.shelf import TapeShelf
+from fp16doctor.record.births import Birth, births
+from fp16doctor.record.recorder import Recorder
+from fp16doctor.record.roll import Roll
+from fp16doctor.record.tape_builder import build_tape
+from fp16doctor.replay.examine import examine
+from fp16doctor.replay.update_ledger import UpdateLedger
+from fp16doctor.schema.location import Phase
+from fp16doctor.schema.tape import Tape
+from fp16doctor.schema.trace import ReplayTrace
+
+MAX_EXAMINED = 12  # flagged steps examined against a reference
+MAX_WARMUP_EXAMINED = 2  # of which for gradients that overflow while the scaler settles
+# The same birth is looked at again in ever wider strides: what was warm-up may have become a
+# collapse.
+AGAIN_FACTOR, AGAIN_STEPS = 4, 50
+# Steps examined although nothing was flagged: silent faults. Four in a row tell a rounding error
+# that lasts from one that averages out, later ones follow the run in ever wider strides.
+SAMPLED_STEPS = frozenset((0, 1, 2, 3, 4, 9, 19, 49, 99, 199, 499, 999, 1999, 4999, 9999))
+SAMPLING_SHARE = 0.2  # of the run's time so far may go into them
+SAMPLING_ALLOWANCE = 2.0  # seconds that may go into them in any case
+
+
+class Examiner:
+    """Traces, kept tapes and summed updates of one run."""
+
+    def __init__(self) -> None:
+        self.traces: list[ReplayTrace] = []
+        self.ledger = UpdateLedger()
+        self.shelf = TapeShelf()
+        self.seconds = 0.0  # spent here
+        self._known: dict[Hashable, int] = {}  # birth -> step at which it was last examined
+        self._warmups = 0
+        self._flagged = 0
+        self._began = time.perf_counter()
+
+    def begin(self) -> None:
+        """The run begins now."""
+        self._began = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self._began
+
+    def take(self, recorder: Recorder, roll: Roll) -> bool:
+        """Examine a tape if it shows something new, or is due; True if something was flagged."""
+        if not roll.ops:  # not taped
+            return False
+        suspects = births(roll)
+        fresh = [b for b in suspects if self._is_fresh(b, roll.step)]
+        flagged = bool(fresh) and self._worth(recorder, fresh)
+        due = flagged or self._due(recorder, roll)
+        wanted = recorder.steps.attempted and self.shelf.wants(roll.step)
+        if not due and not wanted:
+            return False
+        tape = build_tape(recorder, roll)
+        if due:
+            self._known.update((b.key, roll.step) for b in suspects)
+            self._look_at(recorder, tape)
+        if recorder.steps.attempted:
+            self.shelf.follow(tape)
+        return flagged
+
+    def _is_fresh(self, birth: Birth, step: int) -> bool:
+        last = self._known.get(birth.key)
+        return last is None or step >= AGAIN_FACTOR * last + AGAIN_STEPS
+
+    def _look_at(self, recorder: Recorder, tape: Tape) -> None:
+        """Compare a step with the reference."""
+        try:
+            trace = examine(tape, with_reference=True, ledger=self.ledger)
+        except ReplayError as error:
+            recorder.caution(error.slug, f"step {tape.step}: {error.message}")
+            return
+        info = recorder.book.steps[-1] if recorder.book.steps else None
+        if info is not None and info.step == tape.step:
+            trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
+        self.traces.append(trace)
+        self.shelf.offer(tape, trace)
+
+    def _due(self, recorder: Recorder, roll: Roll) -> bool:
+        """Tell whether a step without a flag is one of the sampled ones, and there is time."""
+        if not recorder.steps.attempted or roll.step not in SAMPLED_STEPS:
+            return False
+        if not self.traces:
+            return True
+        return self.seconds < SAMPLING_ALLOWANCE + SAMPLING_SHARE * self.elapsed
+
+    def _worth(self, recorder: Recorder, fresh: list[Birth]) -> bool:
+        """Bound the number of examinations; a settling scaler gets few of them."""
+        if self._flagged >= MAX_EXAMINED:
+            recorder.caution(
+                "examinations-used-up", f"{MAX_EXAMINED} steps were examined; later ones were not"
+            )
+            return False
+        if all(b.phase is Phase.BACKWARD and b.key not in self._known for b in fresh):
+            self._warmups += 1
+            if self._warmups > MAX_WARMUP_EXAMINED:
+                return False
+        self._flagged += 1
+        return True

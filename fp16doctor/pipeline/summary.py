@@ -1,0 +1,97 @@
+"""Facts about the run and its replays, as the diagnosis carries them.
+
+Must not know how either was done.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from fp16doctor.formats.number_format import get_format
+from fp16doctor.record.recorder import Recorder
+from fp16doctor.schema.diagnosis import FidelitySummary, FormatLimits, ReplaySummary
+from fp16doctor.schema.recording import Caution, Outcome, RunInfo
+from fp16doctor.schema.trace import ReplayTrace
+from fp16doctor.schema.usage import UsageFact
+
+FORMATS = ("fp16", "bf16", "fp32")
+
+
+Times = tuple[str, float, float]  # started (ISO 8601), seconds in all, seconds of examination
+
+
+def run_info(
+    recorder: Recorder, script: str, argv: tuple[str, ...], outcome: Outcome, times: Times
+) -> RunInfo:
+    """Return what ran, with what, for how long."""
+    from fp16doctor import __version__
+
+    counts, usage = recorder.ops_by_dtype, recorder.usage
+    return RunInfo(
+        script=script,
+        argv=argv,
+        outcome=outcome,
+        tool_version=__version__,
+        torch_version=version("torch"),
+        python_version=platform.python_version(),
+        device=", ".join(sorted(map(str, recorder.devices))) or "cpu",
+        started=times[0],
+        duration_s=times[1],
+        examination_s=times[2],
+        ops_by_dtype=tuple(
+            (str(d).removeprefix("torch."), n) for d, n in sorted(counts.items(), key=str)
+        ),
+        bytes_by_dtype=usage.run.bytes,
+        parameters_by_dtype=usage.run.parameters,
+        autocast=usage.run.autocast,
+        loss_scaling=usage.run.scaling(switched_off=usage.watch.scaler_off),
+    )
+
+
+def warnings(recorder: Recorder) -> tuple[Caution, ...]:
+    """Return what could not be observed."""
+    found = list(recorder.cautions.values())
+    if not recorder.book.steps:
+        found.append(Caution("no-steps", "no optimizer step was seen"))
+    return tuple(found)
+
+
+def usage_facts(recorder: Recorder) -> tuple[UsageFact, ...]:
+    """Return how mixed precision was used."""
+    return (*recorder.usage.facts, *recorder.usage.not_in_effect())
+
+
+def replay_summary(traces: Sequence[ReplayTrace]) -> ReplaySummary:
+    """Return how much was replayed, and how faithfully."""
+    if not traces:
+        return ReplaySummary(steps=(), fidelity=None)
+    pinned = sorted({p for t in traces for p in t.pinned})
+    opaque = sorted({o for t in traces for o in t.opaque})
+    references = {t.reference for t in traces} - {"none"}
+    return ReplaySummary(
+        steps=tuple(t.step for t in traces),
+        fidelity=FidelitySummary(
+            all(t.fidelity.bit_equal for t in traces),
+            max(t.fidelity.largest_difference for t in traces),
+        ),
+        n_ops=sum(t.n_ops for t in traces),
+        pinned=sum(why != "random" for _, why in pinned),
+        opaque=len(opaque),
+        reference=max(references, default="none"),
+        pinned_ops=tuple(pinned),
+        opaque_ops=tuple(opaque),
+    )
+
+
+def limits() -> tuple[FormatLimits, ...]:
+    """Return the numbers of the considered formats."""
+    return tuple(_limits(name) for name in FORMATS)
+
+
+def _limits(name: str) -> FormatLimits:
+    fmt = get_format(name)
+    return FormatLimits(
+        name, fmt.max, fmt.overflow_threshold, fmt.smallest_normal, fmt.smallest_subnormal, fmt.eps
+    )
