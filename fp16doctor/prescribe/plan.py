@@ -67,15 +67,21 @@ def _recommendation(
         if tried:
             change = _code_changes(found, place)
             sentence = f"none of {tried} cures that were tried meets the criteria"
+            if bench.exhausted:
+                sentence += ", and the time budget was spent before all were"
             return Recommendation(RecommendationStatus.NONE_FOUND, sentence, change)
+        if bench.exhausted:
+            return _unverified(leading, place, found, ": the time budget was spent")
     return _unverified(leading, place, found)
 
 
-def _unverified(leading: Finding, place: int, found: tuple[Prescription, ...]) -> Recommendation:
+def _unverified(
+    leading: Finding, place: int, found: tuple[Prescription, ...], why: str = ""
+) -> Recommendation:
     change = _code_changes(found, place)
     sentence = leading.advice or "no cure is known"
     return Recommendation(
-        RecommendationStatus.NONE_FOUND, f"{sentence}; not verified by a replay", change
+        RecommendationStatus.NONE_FOUND, f"{sentence}; not verified by a replay{why}", change
     )
 
 

@@ -19,13 +19,18 @@ from fp16doctor.schema.tape import Tape
 Finals = dict[int, tuple[torch.Tensor, torch.Tensor]]  # storage -> (before, after)
 
 
-def realised_in_fp32(tapes: tuple[Tape, ...]) -> tuple[float | None, tuple[int, ...]]:
-    """Return (⟨Δ32, Δ64⟩ / ‖Δ64‖² over all carried 16-bit tensors, steps it was measured on)."""
+def realised_in_fp32(
+    tapes: tuple[Tape, ...], *, parameters: bool
+) -> tuple[float | None, tuple[int, ...]]:
+    """Return (⟨Δ32, Δ64⟩ / ‖Δ64‖², steps it was measured on), over carried 16-bit tensors.
+
+    Those are the parameters, or all that are none: averages, optimizer state, accumulators.
+    """
     dot = norm2 = 0.0
     steps = []
     for tape in tapes:
         try:
-            narrow, wide = _finals(tape, FP32), _finals(tape, FP64)
+            narrow, wide = (_finals(tape, p, parameters) for p in (FP32, FP64))
         except ReplayError:
             continue
         for number, (start, end) in wide.items():
@@ -35,10 +40,12 @@ def realised_in_fp32(tapes: tuple[Tape, ...]) -> tuple[float | None, tuple[int, 
     return (dot / norm2 if norm2 > 0 else None), tuple(steps)
 
 
-def _finals(tape: Tape, policy: PrecisionPolicy) -> Finals:
+def _finals(tape: Tape, policy: PrecisionPolicy, parameters: bool) -> Finals:
     producers = Producers(tape)
     watched = {}
-    for number in tape.leaves:
+    for number, leaf in tape.leaves.items():
+        if leaf.is_parameter is not parameters:
+            continue
         ref, writers = producers.widest_view(number), producers.writers(number)
         half = ref is not None and torch_dtype(ref.dtype) in (torch.float16, torch.bfloat16)
         if ref is not None and half and writers and carries_state(tape, number, writers):

@@ -20,6 +20,7 @@ from fp16doctor.errors import ReplayError
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import Live
 from fp16doctor.replay.examine import random_state_kept
+from fp16doctor.replay.lifetimes import spent
 from fp16doctor.replay.op_traits import base
 from fp16doctor.replay.parameters import parameter_numbers
 from fp16doctor.replay.scales import read_loss, scale_of
@@ -109,12 +110,15 @@ class _Leg:
             live = self._carried.get(leaf.key)
             if live is not None and number not in self._fixed:
                 self._player.env.adopt(number, live)
+        gone = spent(self._tape)
         end = self._tape.backward_ends[-1] if self._tape.backward_ends else -1
         for call in self._tape.ops:
             if call.index == end:
                 self._backward_ended()
             self._read_loss(call.index)
             self._player.play(call)
+            for number in gone.get(call.index, ()):
+                self._player.env.drop(number)
         if end >= len(self._tape.ops):
             self._backward_ended()
         self._read_loss(len(self._tape.ops))

@@ -15,6 +15,7 @@ from fp16doctor.replay.constants import has_infinite
 from fp16doctor.replay.dataflow import Producers, writes
 from fp16doctor.replay.environment import is_float_ref, torch_dtype
 from fp16doctor.replay.examine import random_state_kept
+from fp16doctor.replay.lifetimes import spent
 from fp16doctor.replay.narrow import NarrowPlayer
 from fp16doctor.replay.noise import NoisyPlayer
 from fp16doctor.replay.op_traits import is_uninitialised
@@ -79,6 +80,7 @@ class _Run:
         self._producers = Producers(tape)
         self._bad: set[int] = set()
         self._looked_at: set[int] = set()
+        self._spent = spent(tape)
         self._trial = Trial(player.policy)
         self._losses: list[float] = []
 
@@ -91,6 +93,8 @@ class _Run:
             self._look_at_leaves(call)
             self._player.play(call)
             self._look_at(call)
+            for number in self._spent.get(call.index, ()):
+                self._player.env.drop(number)
         if end >= len(self._tape.ops):
             self._take_gradients()
         self._read_losses(len(self._tape.ops))

@@ -13,6 +13,7 @@ import torch
 from replaying import watch
 from torch import Tensor, nn
 
+from fp16doctor.schema.policy import KeepRule, PrecisionPolicy
 from fp16doctor.schema.tape import Tape
 
 AUTOCAST, PURE = "autocast", "pure"
@@ -148,3 +149,8 @@ def far(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     assert a.keys() == b.keys(), a.keys() ^ b.keys()
     largest = max(float(x.double().abs().max()) for x in b.values())
     return max(float((a[n].double() - b[n].double()).abs().max()) for n in a) / largest
+
+
+def kept(*modules: str) -> PrecisionPolicy:
+    """Return the policy that computes modules in fp32."""
+    return PrecisionPolicy("kept", keep=tuple(KeepRule(f"module:{m}") for m in modules))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -163,7 +164,7 @@ def test_the_step_length_lowers_the_loss() -> None:
     tapes = tuple(job("sgd", model=plain, loss=same, scaler=2.0**40).tapes())
     losses = follow(tapes, FP32).losses
     assert len(losses) == STEPS
-    assert all(b < a for a, b in zip(losses, losses[1:], strict=False))
+    assert all(b < a for a, b in pairwise(losses))
 
 
 # -- courses that end ----------------------------------------------------------------------------

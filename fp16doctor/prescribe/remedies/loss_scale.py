@@ -56,11 +56,11 @@ def propose(case: Case) -> Iterator[Prescription]:
 def _none(bench: Bench) -> Verification:
     if bench.exhausted:
         return Verification(Verdict.NOT_VERIFIED, reason=BUDGET_SPENT)
-    one = bench.attempt_scale(1.0)
-    if one.failure:
-        return Verification(Verdict.NOT_VERIFIED, reason=one.failure)
+    another = next((a for s in (1.0, 2.0) if (a := bench.attempt_scale(s)).failure), None)
+    if another is not None:
+        return Verification(Verdict.NOT_VERIFIED, reason=another.failure)
     reason = "at every scale something is lost or not finite"
-    steps = tuple(t.step for t in bench.tapes[: len(one.judgements)])
+    steps = tuple(t.step for t in bench.tapes)
     return Verification(Verdict.REFUTED, reason, steps=steps)
 
 

@@ -50,7 +50,7 @@ def _proof(case: Case, finding: Finding) -> Verification:
     if case.bench is None or not case.bench.tapes:
         return Verification(Verdict.NOT_VERIFIED, reason="no step was kept to try it on")
     before = next((e.measured for e in finding.evidence if "realised" in e.quantity), 0.0)
-    after, steps = realised_in_fp32(case.bench.tapes)
+    after, steps = realised_in_fp32(case.bench.tapes, parameters=finding.code == "FD301")
     if after is None:
         return Verification(Verdict.NOT_VERIFIED, reason="the kept steps hold no update")
     held = after >= REALISED

@@ -1,0 +1,77 @@
+"""Tensors stored in 16 bits: what fp32 storage makes of their updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from curing import AUTOCAST, PURE, Job
+from torch import Tensor, nn
+
+from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.remedies.storage import propose
+from fp16doctor.prescribe.stored import realised_in_fp32
+from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
+from fp16doctor.schema.prescription import Verdict
+from fp16doctor.schema.tape import Tape
+
+LOST = Finding(
+    "FD301", "lost-weight-updates", Severity.ERROR, Fault.LOST_UPDATE, "w", "c", None,
+    evidence=(Evidence("realised fraction of the updates", 0.12, "replayed:fp32"),),
+)  # fmt: skip
+
+
+def mean(model: nn.Module, cast: Callable[[Tensor], Tensor]) -> Tensor:
+    return model(cast(torch.randn(8, 4))).float().pow(2).mean()
+
+
+def tapes(form: str = PURE, lr: float = 1e-5) -> tuple[Tape, ...]:
+    job = Job(lambda: nn.Linear(4, 4), mean, form, torch.bfloat16, optimizer=torch.optim.AdamW,
+              options={"lr": lr}, steps=3)  # fmt: skip
+    return tuple(job.tapes())
+
+
+def test_fp32_takes_updates_that_bf16_loses() -> None:
+    after, steps = realised_in_fp32(tapes(), parameters=True)
+    assert after is not None
+    assert after > 0.99
+    assert steps == (0, 1, 2)
+
+
+def test_before_and_after() -> None:
+    (cure,) = propose(Case((LOST,), Bench(tapes(), 60)))
+    assert cure.verification.verdict is Verdict.VERIFIED
+    assert cure.verification.before == {"realised fraction": 0.12}
+    assert cure.verification.after["realised fraction"] > 0.99
+    assert cure.verification.steps == (0, 1, 2)
+
+
+def test_updates_that_fp32_loses_as_well_are_refuted() -> None:
+    (cure,) = propose(Case((LOST,), Bench(tapes(lr=1e-11), 60)))
+    assert cure.verification.verdict is Verdict.REFUTED
+    assert cure.verification.reason == "fp32 loses the updates as well"
+
+
+def test_weights_in_fp32_hold_no_update_to_speak_of() -> None:
+    assert realised_in_fp32(tapes(AUTOCAST), parameters=True) == (None, (0, 1, 2))
+    (cure,) = propose(Case((LOST,), Bench(tapes(AUTOCAST), 60)))
+    assert cure.verification.verdict is Verdict.NOT_VERIFIED
+    (cure,) = propose(Case((LOST,), None))
+    assert cure.verification.reason == "no step was kept to try it on"
+
+
+def test_an_average_stored_in_half() -> None:
+    def after(model: Any, ema: Any) -> Any:
+        weights = [p.detach() for p in model.parameters()]
+        if ema is None:
+            return [w.clone().half() for w in weights]
+        torch._foreach_lerp_(ema, [w.half() for w in weights], 1e-4)
+        return ema
+
+    job = Job(lambda: nn.Linear(4, 4), mean, steps=4, after=after, options={"lr": 0.1})
+    realised, steps = realised_in_fp32(tuple(job.tapes()), parameters=False)
+    assert realised is not None
+    assert realised > 0.9
+    assert len(steps) == 4
