@@ -118,10 +118,14 @@ def _largest_views(tape: Tape) -> dict[int, TensorRef]:
 
 
 def _state_names(tape: Tape) -> dict[str, dict[int, str]]:
+    """Return the parameters, and the buffers that the step writes: a mask of −inf is no state."""
+    written = {n for call in tape.ops for n in call.mutates}
     named = {n: leaf.name or f"parameter {n}" for n, leaf in tape.leaves.items()}
     return {
         "parameters": {n: named[n] for n, leaf in tape.leaves.items() if leaf.is_parameter},
-        "buffers": {n: named[n] for n, leaf in tape.leaves.items() if leaf.is_buffer},
+        "buffers": {
+            n: named[n] for n, leaf in tape.leaves.items() if leaf.is_buffer and n in written
+        },
     }
 
 
