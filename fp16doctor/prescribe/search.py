@@ -1,5 +1,7 @@
 """The shortest keep-list: grown birth by birth, then shrunk as long as it still holds.
 
+What comes within two binades of the limit is put on the list too: the next batch is another one.
+
 Must not know how a candidate is judged (``bench``) or worded (``remedies``).
 """
 
@@ -18,17 +20,24 @@ Unit = Callable[[OpSite], str]
 
 def grow(bench: Bench, start: tuple[str, ...], unit: Unit) -> Attempt | None:
     """Add the place of the next birth until the list is accepted; None where it never is."""
-    patterns = dict.fromkeys(start)
+    patterns, accepted = dict.fromkeys(start), None
     for _ in range(MAX_ROUNDS):
         attempt = bench.attempt(policy_of(tuple(patterns)))
-        if attempt.accepted or attempt.failure:
-            return attempt if attempt.accepted else None
-        births = [unit(s) for s in _births(bench, attempt)]
-        fresh = [p for p in births if p not in patterns]
+        if attempt.failure:
+            break
+        if attempt.accepted:
+            accepted = attempt
+        found = _near(attempt) if attempt.accepted else _births(bench, attempt)
+        fresh = [p for p in map(unit, found) if p not in patterns]
         if not fresh:
-            return None
+            break
         patterns.update(dict.fromkeys(fresh))
-    return None
+    return accepted
+
+
+def _near(attempt: Attempt) -> list[OpSite]:
+    """Return where the format's limit, lowered by two binades, is reached on any step."""
+    return [s for trial in attempt.trials for s in trial.near]
 
 
 def _births(bench: Bench, attempt: Attempt) -> list[OpSite]:
@@ -48,7 +57,7 @@ def shrink(bench: Bench, attempt: Attempt) -> Attempt:
         if not rest:
             continue
         shorter = bench.attempt(policy_of(tuple(r.pattern for r in rest)))
-        if shorter.accepted:
+        if shorter.accepted and len(_near(shorter)) <= len(_near(best)):
             best = shorter
     return best
 

@@ -23,9 +23,12 @@ from fp16doctor.replay.parameters import parameter_numbers
 from fp16doctor.replay.scales import read_loss
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.values import is_float, nonfinite_code
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import FP32, PrecisionPolicy
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
+
+NEAR = 65520 / 4  # fp16's overflow threshold, lowered by two binades
+_BEFORE_BACKWARD = (Phase.FORWARD, Phase.LOSS)
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class Trial:
     gradients: dict[str, Tensor] = field(default_factory=dict)  # float32, scale_factor divided out
     nonfinite: dict[str, int] = field(default_factory=dict)  # sink -> elements
     births: list[OpSite] = field(default_factory=list)  # ops that made inf or NaN of finite inputs
+    near: list[OpSite] = field(default_factory=list)  # with a keep-list: fp16 results near max
     nonfinite_ops: int = 0
 
     @property
@@ -144,8 +148,16 @@ class _Run:
             self._trial.nonfinite_ops += 1
             if not inputs_bad and not has_infinite(call):
                 self._trial.births.append(call.site)
+        elif self._policy.keep and call.site.phase in _BEFORE_BACKWARD:
+            self._note_if_near(call, [self._player.env.tensor(r) for r in outs])
         self._bad |= worst
         self._bad -= set(codes) - worst
+
+    def _note_if_near(self, call: OpCall, results: list[Tensor]) -> None:
+        """A place that the next batch may push over the edge belongs on a keep-list too."""
+        half = [t for t in results if t.dtype is torch.float16 and t.numel()]
+        if any(float(t.abs().max()) >= NEAR for t in half):
+            self._trial.near.append(call.site)
 
     def _take_gradients(self) -> None:
         bad = 0
