@@ -137,7 +137,7 @@ class _Scan:
         if diagnosis.findings:
             where = (request.page if request.page.path else request.document).shown
             see = f"; see {where}" if written else ""
-            self._voice.say(f"fp16doctor: {_headline(diagnosis.findings[0])}{see}")
+            self._voice.warn(f"{_headline(diagnosis.findings[0])}{see}")
 
     def _examine(self, session: Session, run: ScriptRun) -> Diagnosis | None:
         if run.watch_failure is not None:

@@ -30,7 +30,7 @@ AGAIN_FACTOR, AGAIN_STEPS = 4, 50
 # that lasts from one that averages out, later ones follow the run in ever wider strides.
 SAMPLED_STEPS = frozenset((0, 1, 2, 3, 4, 9, 19, 49, 99, 199, 499, 999, 1999, 4999, 9999))
 SAMPLING_SHARE = 0.2  # of the run's time so far may go into them
-SAMPLING_ALLOWANCE = 2.0  # seconds that may go into them in any case
+SAMPLING_ALLOWANCE = 5.0  # seconds that may go into them in any case
 
 
 class Examiner:

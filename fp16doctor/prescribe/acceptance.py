@@ -33,6 +33,7 @@ DESCENT_KEPT = 0.95  # share of the reference's decrease
 STEP_SIZE = 0.01  # predicted relative decrease of the loss for the descent test
 ILL_CONDITIONED = 0.1  # gradient error by rounding noise from which a step cannot tell
 FLOOR_SPREAD = 4.0  # rounding is not independent noise: an error up to this times the floor
+LOSS_ALONE = 0.02  # relative error of a loss whose gradient was never computed
 SHORTEST_COURSE = 4  # consecutive steps that say something
 COURSE_GAIN = 0.1  # share of the fp32 gain that a candidate may miss
 COURSE_LOSS = 0.02  # share of the loss that two formats may differ by
@@ -80,6 +81,8 @@ def judge(
         where = ", ".join(k for k, n in candidate.nonfinite.items() if n)
         reason = f"non-finite values in {where}" if bad else "the fp32 replay is not finite either"
         return Judgement(False, reason, bad, error, None, lost, candidate.loss)
+    if not reference.gradients:
+        return _by_loss_alone(reference, candidate)
     if lost >= LOST_TENSOR:
         reason = f"{100 * lost:.3g} % of a parameter's gradient is lost"
         return Judgement(False, reason, 0, error, None, lost, candidate.loss)
@@ -89,6 +92,16 @@ def judge(
     short = kept is not None and kept < 1 - tolerance * (1 - DESCENT_KEPT)
     reason = f"a step keeps {100 * (kept or 0):.3g} % of the fp32 descent" if short else ""
     return Judgement(not short, reason, 0, error, kept, lost, candidate.loss)
+
+
+def _by_loss_alone(reference: Trial, candidate: Trial) -> Judgement:
+    """Judge a step that ended before backward: its loss must be that of the fp32 replay."""
+    if reference.loss is None or candidate.loss is None:
+        return Judgement(False, "the step holds no loss", 0, None, None, 0.0, candidate.loss)
+    off = abs(candidate.loss - reference.loss)
+    near = off <= LOSS_ALONE * max(abs(reference.loss), abs(candidate.loss))
+    reason = "" if near else f"the loss is {candidate.loss:.4g}, in fp32 {reference.loss:.4g}"
+    return Judgement(near, reason, 0, None, None, 0.0, candidate.loss)
 
 
 def is_ill_conditioned(error: float | None, floor: float) -> bool:

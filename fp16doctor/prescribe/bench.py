@@ -217,7 +217,7 @@ class Bench:
 
     def verification(self, attempt: Attempt) -> Verification:
         """Return before → after of an attempt."""
-        steps = tuple(t.step for t in self.tapes[: len(attempt.judgements)])
+        steps = tuple(sorted(t.step for t in self.tapes[: len(attempt.judgements)]))
         if attempt.failure:
             return Verification(Verdict.NOT_VERIFIED, reason=attempt.failure)
         reason = next((j.reason for j in attempt.judgements if not j.accepted), "")

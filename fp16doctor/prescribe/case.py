@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fp16doctor.prescribe.bench import Attempt, Bench
+from fp16doctor.prescribe.bench import Attempt, Bench, device_of
 from fp16doctor.prescribe.treatable import demanding, format_of, of_precision
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
@@ -40,6 +40,12 @@ class Case:
         """16-bit formats in which the findings arose."""
         named = {format_of(f) for _, f in self.of_precision}
         return frozenset(n for n in named if n in ("fp16", "bf16"))
+
+    @property
+    def device(self) -> str:
+        """Kind of device that the recorded steps ran on; "cuda" where none was kept."""
+        tapes = self.bench.tapes if self.bench is not None else ()
+        return device_of(tapes[0]) if tapes else "cuda"
 
     def positions(self, *faults: Fault) -> tuple[int, ...]:
         """Positions of the demanding findings of some families."""

@@ -28,7 +28,7 @@ def in_own_format(module, args):
 
 for name in NAMES:
     in_fp32(model.get_submodule(name))
-for module in model.modules():  # of a model in .half() or .bfloat16(): cast where it goes on
+for module in model.modules():  # a model in 16 bits casts where it goes on
     own = {p.dtype for p in module.parameters(recurse=False)}
     if own & {torch.float16, torch.bfloat16}:
         module.register_forward_pre_hook(in_own_format)"""

@@ -39,7 +39,7 @@ class TapeShelf:
 
     def offer(self, tape: Tape, trace: ReplayTrace) -> None:
         """Keep an examined tape if it is complete, small enough, and there is a place for it."""
-        if not tape.complete or not tape.backward_ends or _size(tape) > MAX_BYTES:
+        if not tape.complete or not tape.losses or _size(tape) > MAX_BYTES:
             return
         if any(s.nonfinite_reference for s in trace.sinks if s.sink in ("loss", "gradients")):
             return  # no format helps here: a logic fault, or weights that are lost already

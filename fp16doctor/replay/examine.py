@@ -148,9 +148,9 @@ class _Examination:
 
 def _opaque(tape: Tape) -> tuple[tuple[str, str], ...]:
     found = {c.op: "no plain tensors" for c in tape.ops if c.opaque}
-    for index, number in tape.snapshots:
+    for index, _ in tape.snapshots:
         call = tape.ops[index]
-        found.setdefault(call.op, f"reads ${number}, which nothing on the tape has written")
+        found.setdefault(call.op, "its input was made elsewhere (another process or library)")
     return tuple(sorted(found.items()))
 
 

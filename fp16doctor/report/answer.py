@@ -13,6 +13,7 @@ from fp16doctor.report.run_story import (
     first_nonfinite,
     has_nonfinite_loss,
     loss_story,
+    lost_step,
     run_clauses,
     top_finding,
 )
@@ -56,8 +57,10 @@ def _verdict(diagnosis: Diagnosis, mark: str) -> str:
         return f"no optimizer step was seen in `{diagnosis.run.script}` ({ran})  [no-steps]"
     if has_nonfinite_loss(diagnosis):
         return "; ".join([*run_clauses(diagnosis, None), "no check names a cause"])
-    seen = wording.plural(len(diagnosis.steps), "step")
+    seen, lost = wording.plural(len(diagnosis.steps), "step"), lost_step(diagnosis)
     parts = [f"nothing wrong found in {seen}", *run_clauses(diagnosis, None), _unsure(diagnosis)]
+    if lost is not None and lost.site is not None:
+        parts[0] = f"one of {seen} was lost, and the scaler skipped it: {lost.what}"
     return "; ".join(p for p in (*parts, loss_story(diagnosis)) if p)
 
 
@@ -90,6 +93,9 @@ def _place(diagnosis: Diagnosis) -> str:
         return "the run as a whole, no single op"
     if outcome.source:
         return _line(outcome.source) + " · where the exception left the script"
+    lost = lost_step(diagnosis)
+    if lost is not None and lost.site is not None:
+        return _site(lost.site)
     site = first_nonfinite(diagnosis)
     return _site(site) if site and has_nonfinite_loss(diagnosis) else _checks(diagnosis)
 
@@ -192,10 +198,12 @@ def _not_seen(diagnosis: Diagnosis) -> str:
     parts = [
         "whatever only a replay shows" if replay.fidelity is None else "",
         f"{wording.plural(failed, 'failed check')}" if failed else "",
-        f"{wording.plural(replay.opaque, 'opaque op')}" if replay.opaque else "",
+        f"what feeds {wording.plural(replay.opaque, 'op')} (taken from the run)"
+        if replay.opaque
+        else "",
         f"{wording.plural(replay.pinned, 'pinned op')}" if replay.pinned else "",
         limits[0].message.rstrip(".") if limits else "",
         f"{wording.count(len(limits) - 1)} more below" if len(limits) > 1 else "",
     ]
     named = [p for p in parts if p]
-    return f"not seen: {', '.join(named)}" if named else "no limit of the observation was met"
+    return f"not seen: {', '.join(named)}" if named else "nothing was left out"

@@ -208,7 +208,7 @@ def _quantity(key: str) -> str:
 
 def _cell(key: str, values: dict[str, float]) -> str:
     value = values.get(key)
-    return wording.loss(value) if "loss" in key.split("_") else wording.number(value)
+    return wording.loss(value) if "loss" in key.split() else wording.rounded(value)
 
 
 def _proof(cure: Prescription) -> str:

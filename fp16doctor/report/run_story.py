@@ -19,8 +19,17 @@ _FALL = 4  # a loss scale that fell by at least this factor is part of the story
 
 
 def has_nonfinite_loss(diagnosis: Diagnosis) -> bool:
-    """Whether any step's loss was inf or NaN."""
-    return any(_nonfinite(s.loss) for s in diagnosis.steps)
+    """Whether any loss was inf or NaN, but for steps that a scaler caught and a note explains."""
+    lost = lost_step(diagnosis)
+    told = {lost.site.step} if lost is not None and lost.site is not None else set()
+    return any(_nonfinite(s.loss) and not (s.skipped and s.step in told) for s in diagnosis.steps)
+
+
+def lost_step(diagnosis: Diagnosis) -> Finding | None:
+    """The note on a step that was lost to a non-finite value and skipped by the scaler."""
+    skipped = {s.step for s in diagnosis.steps if s.skipped and _nonfinite(s.loss)}
+    notes = (f for f in diagnosis.findings if f.fault in _NONFINITE_FAULTS and f.site)
+    return next((f for f in notes if f.site and f.site.step in skipped), None)
 
 
 def top_finding(diagnosis: Diagnosis) -> Finding | None:
@@ -45,7 +54,15 @@ def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
     if not steps:
         return ["no optimizer step was seen"] if top else []
     stays = bool(top and top.fault in _NONFINITE_FAULTS and top.severity is Severity.ERROR)
-    return [p for p in (_loss(steps, stays), _skipped(steps), _scale(steps)) if p]
+    if top and "loss" in top.reaches and not any(_nonfinite(s.loss) for s in steps):
+        # the step that stopped the script has a loss that no update closed
+        when = f"at step {top.site.step}" if top.site else "in the last step"
+        return [f"the loss is not finite {when}", *_updates(steps)]
+    return [p for p in (_loss(steps, stays), *_updates(steps)) if p]
+
+
+def _updates(steps: Sequence[StepInfo]) -> list[str]:
+    return [p for p in (_skipped(steps), _scale(steps)) if p]
 
 
 def loss_story(diagnosis: Diagnosis) -> str:

@@ -51,6 +51,10 @@ class _Page:
         for i, line in enumerate(body or [""]):
             self.lines.append((first if i == 0 else " " * indent) + line)
 
+    def code(self, text: str, *, indent: int) -> None:
+        """Add a line of code as it is: wrapped, it could not be pasted."""
+        self.lines.append(" " * indent + _cut(text))
+
     def heading(self, head: str, text: str, style: str) -> None:
         """Add a coloured head and the text behind it, continued two columns in."""
         body = textwrap.wrap(
@@ -137,7 +141,9 @@ def _finding(page: _Page, finding: FindingView) -> None:
 
 def _remedy(page: _Page, remedy: RemedyView) -> None:
     title = f"{remedy.title} ({', '.join(remedy.notes)})" if remedy.notes else remedy.title
-    _part(page, "remedy", [title, *remedy.change.splitlines()])
+    _part(page, "remedy", [title])
+    for line in remedy.change.splitlines():
+        page.code(line, indent=_PART_LABEL + 2)
     if remedy.verdict in ("verified", "refuted"):
         _part(page, remedy.verdict, [remedy.proof or remedy.verdict])
     else:

@@ -42,7 +42,7 @@ def _raw_view(diagnosis: Diagnosis) -> ReportView:
         facts=tables.facts_table(diagnosis),
         formats=tables.formats_table(diagnosis),
         limits=tuple(f"{w.message}  [{w.slug}]" for w in diagnosis.warnings),
-        no_limits="no limit of the observation was met",
+        no_limits="nothing was left out",
         stand_ins=tables.stand_ins_table(diagnosis),
         glossary=(),
         count_line=tables.count_line(diagnosis),

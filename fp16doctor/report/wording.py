@@ -29,6 +29,13 @@ def number(value: float | None) -> str:
     return NOTHING if value is None else spelling.number(value)
 
 
+def rounded(value: float | None) -> str:
+    """Three significant digits, also close to 1: a share that is met to 1e-5 is met."""
+    if value is None:
+        return NOTHING
+    return spelling.special(value) or spelling.plain(value, 3)
+
+
 def limit(value: float) -> str:
     """A limit of a format: in full where short, else five significant digits."""
     return spelling.special(value) or spelling.plain(value, 5)

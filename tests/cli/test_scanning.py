@@ -255,4 +255,9 @@ def test_steps_warn_of_files_the_script_saves(
     assert "line 2" in warning
     assert "torch.save" in warning
     assert warning.endswith("[script-saves]")
-    assert bench.options == {"steps": 3, "sources": True}
+    assert bench.options == {
+        "steps": 3,
+        "sources": True,
+        "budget_s": 45.0,
+        "tolerance": 1.0,
+    }

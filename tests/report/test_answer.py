@@ -194,7 +194,7 @@ def test_a_replay_that_differs_says_by_how_much(overflow: Diagnosis) -> None:
     replay = replace(overflow.replay, fidelity=FidelitySummary(False, 3e-4), opaque=1)
     said = answer(replace(overflow, replay=replay))
     assert "with differences from the run of up to 0.0003" in said.proof
-    assert "not seen: 1 opaque op, 2 pinned ops" in said.proof
+    assert "not seen: what feeds 1 op (taken from the run), 2 pinned ops" in said.proof
 
 
 def test_further_limits_are_counted(overflow: Diagnosis) -> None:
@@ -212,7 +212,7 @@ def test_further_limits_are_counted(overflow: Diagnosis) -> None:
         ([1.0, math.inf, math.nan], "the loss is non-finite from step 1 on"),
         ([1.0, math.nan, 1.0], "the loss is NaN at step 1"),
         ([math.nan], "the loss is NaN at step 0"),
-        ([1.0, 2.0], "the loss stays finite"),
+        ([1.0, 2.0], "the loss is not finite at step 0"),
         ([None, None], "passes"),
     ],
 )

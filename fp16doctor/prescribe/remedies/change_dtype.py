@@ -13,8 +13,8 @@ from fp16doctor.schema.policy import BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
 _CHANGES = {
-    "bf16": "torch.autocast(device_type, dtype=torch.bfloat16)  # or model.bfloat16()",
-    "fp32": "torch.autocast(device_type, enabled=False)  # or model.float()",
+    "bf16": "with torch.autocast(DEVICE, dtype=torch.bfloat16):  # or model.bfloat16()",
+    "fp32": "with torch.autocast(DEVICE, enabled=False):  # or model.float()",
 }
 
 
@@ -33,6 +33,11 @@ def propose(case: Case) -> Iterator[Prescription]:
 
 def _tried(case: Case, name: str, policy: PrecisionPolicy, treats: tuple[int, ...]) -> Prescription:
     title = "train in bf16" if name == "bf16" else "train in fp32"
-    remedy = Remedy(RemedyKind.DTYPE, title, change=_CHANGES[name], value=name)
+    remedy = Remedy(
+        RemedyKind.DTYPE,
+        title,
+        change=_CHANGES[name].replace("DEVICE", repr(case.device)),
+        value=name,
+    )
     attempt = case.bench.attempt(policy) if case.bench is not None else None
     return case.prescribe(remedy, treats, attempt)

@@ -20,7 +20,7 @@ from fp16doctor.schema.prescription import (
 
 # Advice to change a format: the other remedies try that.
 _FORMAT_ADVICE = ("keep `", "run `")
-_NOT_EXPRESSED = "the change is not expressed on the recorded step"
+_NOT_EXPRESSED = "it needs an edit of the script, which was not tried"
 
 
 def propose(case: Case) -> Iterator[Prescription]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp16doctor.prescribe.bench import Attempt, device_of
+from fp16doctor.prescribe.bench import Attempt
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
 from fp16doctor.prescribe.paste import pasted
@@ -75,18 +75,13 @@ def _places(finding: Finding) -> Iterator[OpSite]:
     return (s for s in sites if s is not None)
 
 
-def _devices(case: Case) -> str:
-    tapes = case.bench.tapes if case.bench is not None else ()
-    return device_of(tapes[0]) if tapes else "cuda"
-
-
 def _remedy(case: Case, rules: tuple[KeepRule, ...]) -> Remedy:
     names = ", ".join(f"`{r.what}`" for r in rules)
     targets = tuple(r.pattern for r in rules)
     return Remedy(
         RemedyKind.FP32_KEEP,
         f"keep {names} in fp32",
-        change=pasted(targets, _devices(case)),
+        change=pasted(targets, case.device),
         target=targets,
         cost=cost_of(case.bench.tapes[0], rules) if case.bench is not None else {},
     )

@@ -23,7 +23,7 @@ REALISED = 0.9  # realised fraction that storage must reach
 _FORMS = {
     "FD301": (
         "keep the parameters in fp32 and compute under autocast (fp32 master weights)",
-        "model = model.float()\nwith torch.autocast(device_type, dtype=torch.bfloat16):\n    ...",
+        "model = model.float()\nwith torch.autocast(DEVICE, dtype=torch.bfloat16):  # as before",
     ),
     "FD302": ("keep the tensor in fp32", "ema = copy.deepcopy(model).float()"),
     "FD303": (
@@ -42,7 +42,9 @@ def propose(case: Case) -> Iterator[Prescription]:
 
 def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
     title, change = _FORMS[finding.code]
-    remedy = Remedy(RemedyKind.STORAGE, title, change=change, value="fp32")
+    remedy = Remedy(
+        RemedyKind.STORAGE, title, change=change.replace("DEVICE", repr(case.device)), value="fp32"
+    )
     return Prescription(remedy, (position,), _proof(case, finding))
 
 
