@@ -43,5 +43,5 @@ class OpSite:
     source: SourceLine | None = None  # innermost line outside torch and fp16doctor
     caller: SourceLine | None = None  # the user's own line where ``source`` lies in a library
     element: tuple[int, ...] | None = None  # index of the worst element in the tensor
-    sample: int | None = None  # position in the batch of the sample that ``element`` belongs to
     rank: int = 0  # distributed rank
+    sample: int | None = None  # position in the batch of the sample that ``element`` belongs to

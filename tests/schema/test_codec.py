@@ -107,6 +107,7 @@ def test_the_keys_that_other_programs_read_are_there() -> None:
     assert data["findings"][0]["site"] == {
         "step": 0, "phase": "backward", "op": "aten.mm.default", "index": 7, "module_path": "a",
         "module_class": "A", "role": "grad_output", "element": [1, 2], "rank": 3,
+        "sample": None,
         "source": {"file": "lib.py", "line": 1, "function": "f", "text": "x"},
         "caller": {"file": "train.py", "line": 2, "function": "g", "text": None},
     }  # fmt: skip
