@@ -9,7 +9,8 @@ On each examined step, at the settled loss scale, against the fp32 replay of the
    fp32 gradient turns over when its values change in the format's last place, cannot tell: there
    the trajectory decides alone.
 
-4. *improvement*: where the run itself meets all of this, its gradient error is at least halved.
+4. *improvement*: where the run itself meets all of this, its gradient error is more than that of
+   rounding noise, and it is at least halved.
 
 Over the run of consecutive steps, everything carried along:
 
@@ -38,6 +39,7 @@ SHORTEST_COURSE = 4  # consecutive steps that say something
 COURSE_GAIN = 0.1  # share of the fp32 gain that a candidate may miss
 COURSE_LOSS = 0.02  # share of the loss that two formats may differ by
 IMPROVEMENT = 0.5  # of the run's gradient error that may remain, where nothing else was wrong
+FAULT_NOT_SHOWN = "the replayed steps do not show the fault"
 LOST_TENSOR = 0.5  # share of one parameter's Σ|g| that may not be lost
 
 
@@ -109,13 +111,16 @@ def is_ill_conditioned(error: float | None, floor: float) -> bool:
     return error is not None and floor >= ILL_CONDITIONED and error <= FLOOR_SPREAD * floor
 
 
-def improvement_reason(before: float | None, after: float | None) -> str:
+def improvement_reason(before: float | None, after: float | None, floor: float = 0.0) -> str:
     """Return why a candidate is no better than a run that meets the criteria too, "" if it is.
 
-    ``before`` and ``after`` are the gradient errors of the run and of the candidate.
+    ``before`` and ``after`` are the gradient errors of the run and of the candidate, ``floor`` is
+    the one that rounding noise alone gives.
     """
     if before is None or after is None:
         return "the run itself meets the criteria, and there is no gradient to tell them apart"
+    if before <= FLOOR_SPREAD * floor:
+        return f"{FAULT_NOT_SHOWN}: the run's own gradient error, {before:.3g}, is rounding's"
     if after <= IMPROVEMENT * before:
         return ""
     return f"no better than the run itself: gradient error {after:.3g}, as run {before:.3g}"

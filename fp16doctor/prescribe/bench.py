@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.acceptance import (
+    FAULT_NOT_SHOWN,
     SHORTEST_COURSE,
     Judgement,
     course_reason,
@@ -125,7 +126,8 @@ class Bench:
         """Hold an accepted candidate against a run that would be accepted as well."""
         if not attempt.judgements or not attempt.accepted or not self.as_run().accepted:
             return attempt
-        reason = improvement_reason(self.as_run().gradient_error, attempt.gradient_error)
+        floor = max(self.floor(place, AS_RUN) for place in range(len(self.tapes)))
+        reason = improvement_reason(self.as_run().gradient_error, attempt.gradient_error, floor)
         return replace(attempt, no_better=reason)
 
     def _timed(self, policy: PrecisionPolicy, run: Callable[[], Attempt]) -> Attempt:
@@ -223,6 +225,8 @@ class Bench:
         reason = next((j.reason for j in attempt.judgements if not j.accepted), "")
         reason = reason or attempt.course_reason or attempt.no_better
         verdict = Verdict.VERIFIED if attempt.accepted else Verdict.REFUTED
+        if reason.startswith(FAULT_NOT_SHOWN):
+            verdict = Verdict.NOT_VERIFIED
         return Verification(verdict, reason, _numbers(self.as_run()), _numbers(attempt), steps)
 
 

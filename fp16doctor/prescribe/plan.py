@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.remedies import prescriptions
+from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
 from fp16doctor.prescribe.treatable import OF_PRECISION, codes_of, demanding
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
@@ -22,7 +23,6 @@ from fp16doctor.schema.prescription import (
 )
 
 _LOGIC = "logic-nan"
-CHEAP_FLOPS = 0.25  # a keep-list up to this share of the work is preferred to another format
 
 
 def plan(

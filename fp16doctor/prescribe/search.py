@@ -1,6 +1,7 @@
 """The shortest keep-list: grown birth by birth, then shrunk as long as it still holds.
 
-What comes within two binades of the limit is put on the list too: the next batch is another one.
+With a margin, what comes within two binades of the limit is put on the list too: the next batch
+is another one.
 
 Must not know how a candidate is judged (``bench``) or worded (``remedies``).
 """
@@ -18,7 +19,9 @@ MAX_ROUNDS = 12  # places that may be added
 Unit = Callable[[OpSite], str]
 
 
-def grow(bench: Bench, start: tuple[str, ...], unit: Unit) -> Attempt | None:
+def grow(
+    bench: Bench, start: tuple[str, ...], unit: Unit, *, margin: bool = True
+) -> Attempt | None:
     """Add the place of the next birth until the list is accepted; None where it never is."""
     patterns, accepted = dict.fromkeys(start), None
     for _ in range(MAX_ROUNDS):
@@ -27,6 +30,8 @@ def grow(bench: Bench, start: tuple[str, ...], unit: Unit) -> Attempt | None:
             break
         if attempt.accepted:
             accepted = attempt
+            if not margin:
+                break
         found = _near(attempt) if attempt.accepted else _births(bench, attempt)
         fresh = [p for p in map(unit, found) if p not in patterns]
         if not fresh:
@@ -49,7 +54,7 @@ def _births(bench: Bench, attempt: Attempt) -> list[OpSite]:
     return found
 
 
-def shrink(bench: Bench, attempt: Attempt) -> Attempt:
+def shrink(bench: Bench, attempt: Attempt, *, margin: bool = True) -> Attempt:
     """Leave out every place without which the list is still accepted, the last ones first."""
     best = attempt  # a budget that is spent refuses: the list stays as it is
     for rule in reversed(attempt.policy.keep):
@@ -57,7 +62,8 @@ def shrink(bench: Bench, attempt: Attempt) -> Attempt:
         if not rest:
             continue
         shorter = bench.attempt(policy_of(tuple(r.pattern for r in rest)))
-        if shorter.accepted and len(_near(shorter)) <= len(_near(best)):
+        closer = margin and len(_near(shorter)) > len(_near(best))
+        if shorter.accepted and not closer:
             best = shorter
     return best
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp16doctor.prescribe.bench import Attempt
+from fp16doctor.prescribe.bench import Attempt, Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
 from fp16doctor.prescribe.paste import pasted
-from fp16doctor.prescribe.search import grow, policy_of, shrink
+from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
 from fp16doctor.prescribe.treatable import line_target, target
 from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.finding import Finding
@@ -20,6 +20,7 @@ from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
 MOST_FLOPS = 0.5  # a list that moves more than this is fp32 for everything
+CHEAP_FLOPS = 0.25  # a list up to this share of the work is preferred to another format
 
 
 def propose(case: Case) -> Iterator[Prescription]:
@@ -35,10 +36,7 @@ def propose(case: Case) -> Iterator[Prescription]:
     found = []
     for unit in (target, line_target):
         first = tuple(dict.fromkeys(unit(s) for _, f in treated for s in _places(f)))
-        attempt = grow(case.bench, first, unit)
-        if attempt is not None:
-            short = shrink(case.bench, attempt)
-            found.append((_remedy(case, short.policy.keep), short))
+        found += _lists(case, case.bench, first, unit)
     affordable = [x for x in found if x[0].cost["flops_share"] <= MOST_FLOPS]
     for remedy, attempt in _distinct(affordable):
         yield case.prescribe(remedy, treats, attempt)
@@ -48,6 +46,19 @@ def propose(case: Case) -> Iterator[Prescription]:
 
 
 Found = list[tuple[Remedy, Attempt]]
+
+
+def _lists(case: Case, bench: Bench, first: tuple[str, ...], unit: Unit) -> Found:
+    """Return the list with a margin; where that is no longer cheap, the shortest one as well."""
+    found: Found = []
+    for margin in (True, False):
+        attempt = grow(bench, first, unit, margin=margin)
+        if attempt is not None:
+            short = shrink(bench, attempt, margin=margin)
+            found.append((_remedy(case, short.policy.keep), short))
+        if found and found[-1][0].cost["flops_share"] <= CHEAP_FLOPS:
+            break
+    return found
 
 
 def _distinct(found: Found) -> Found:
