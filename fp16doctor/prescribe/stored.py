@@ -11,6 +11,7 @@ from fp16doctor.errors import ReplayError
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.examine import random_state_kept
+from fp16doctor.replay.parameters import parameter_numbers
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.updates import carries_state
 from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
@@ -56,3 +57,11 @@ def _finals(tape: Tape, policy: PrecisionPolicy, parameters: bool) -> Finals:
         for call in tape.ops:
             player.play(call)
         return {n: (before[n], player.env.tensor(r)) for n, r in watched.items()}
+
+
+def trains_half_parameters(tape: Tape) -> bool:
+    """Tell whether a parameter that gets a gradient is stored in 16 bits."""
+    producers, trained = Producers(tape), set(tape.gradients.values())
+    numbers = (n for name, n in parameter_numbers(tape).items() if name in trained)
+    views = map(producers.widest_view, numbers)
+    return any(v is not None and v.dtype in ("float16", "bfloat16") for v in views)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from curing import AUTOCAST, PURE, Job
 from torch import Tensor, nn
 
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.remedies import change_dtype
 from fp16doctor.prescribe.remedies.storage import propose
-from fp16doctor.prescribe.stored import realised_in_fp32
+from fp16doctor.prescribe.stored import realised_in_fp32, trains_half_parameters
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
+from fp16doctor.schema.location import OpSite, Phase, SourceLine
 from fp16doctor.schema.prescription import Verdict
 from fp16doctor.schema.tape import Tape
 
@@ -75,3 +78,28 @@ def test_an_average_stored_in_half() -> None:
     assert realised is not None
     assert realised > 0.9
     assert len(steps) == 4
+
+
+def test_half_parameters_are_those_that_are_trained() -> None:
+    assert all(trains_half_parameters(t) for t in tapes())
+    assert not any(trains_half_parameters(t) for t in tapes(AUTOCAST))
+
+
+@pytest.mark.parametrize(("form", "cures"), [(AUTOCAST, [("storage", "fp32")]), (PURE, None)])
+def test_what_overflows_beside_fp32_weights_is_stored_in_fp32(
+    form: str, cures: list[tuple[str, str]] | None
+) -> None:
+    """Autocast cannot reach an average that is stored in fp16: the tensor itself is told."""
+    site = OpSite(
+        1, Phase.OPTIMIZER, "aten.mul_.Tensor", 9, source=SourceLine("t.py", 12, "f", "x")
+    )
+    finding = Finding(
+        "FD104", "gradient-overflow", Severity.ERROR, Fault.OVERFLOW, "w", "c", site,
+        evidence=(Evidence("amax", 1e9, "replayed:fp32", format="fp16"),),
+    )  # fmt: skip
+    found = list(change_dtype.propose(Case((finding,), Bench(tapes(form), 60))))
+    if cures is not None:
+        assert [(p.remedy.kind.value, p.remedy.value) for p in found] == cures
+        assert "t.py:12" in found[0].remedy.change
+    else:
+        assert [p.remedy.kind.value for p in found] == ["dtype", "dtype"]

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.stored import trains_half_parameters
+from fp16doctor.prescribe.treatable import line_target
 from fp16doctor.schema.finding import Fault
+from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
@@ -25,10 +28,30 @@ def propose(case: Case) -> Iterator[Prescription]:
         return
     if case.bench is None and any(f.fault is not Fault.OVERFLOW for _, f in case.of_precision):
         return  # untried, bf16 is no answer to what rounding did
+    if case.bench is not None and _is_stored_beside(case):
+        yield _stored_wide(case, treats)
+        return
     if "fp16" in case.formats:
         yield _tried(case, "bf16", BF16, treats)
     if case.bench is not None:
         yield _tried(case, "fp32", FP32, treats)
+
+
+def _is_stored_beside(case: Case) -> bool:
+    """All of it goes wrong outside the model, whose weights are fp32: autocast cannot reach it."""
+    phases = {f.site.phase for _, f in case.of_precision if f.site is not None}
+    tapes = case.bench.tapes if case.bench is not None else ()
+    return phases == {Phase.OPTIMIZER} and not any(trains_half_parameters(t) for t in tapes)
+
+
+def _stored_wide(case: Case, treats: tuple[int, ...]) -> Prescription:
+    """The tensor in fp32 that overflows beside the model: an average, a sum, a moment."""
+    places = dict.fromkeys(line_target(f.site) for _, f in case.of_precision if f.site is not None)
+    lines = [f"# {p.partition(':')[2]}: create this tensor in torch.float32" for p in places]
+    remedy = Remedy(
+        RemedyKind.STORAGE, "keep the tensor in fp32", change="\n".join(lines), value="fp32"
+    )
+    return case.prescribe(remedy, treats, case.bench.attempt(FP32) if case.bench else None)
 
 
 def _tried(case: Case, name: str, policy: PrecisionPolicy, treats: tuple[int, ...]) -> Prescription:
