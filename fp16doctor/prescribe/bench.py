@@ -83,6 +83,17 @@ class Bench:
         """The budget is spent."""
         return self._spent >= self._budget
 
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget that are not spent."""
+        return max(self._budget - self._spent, 0.0)
+
+    def as_settled(self) -> Attempt:
+        """Return the steps as they ran, at the loss scale where a scaler would settle."""
+        if self.exhausted:
+            return Attempt(AS_RUN, (), (), failure=BUDGET_SPENT)
+        return self._timed(AS_RUN, lambda: self._attempt(AS_RUN, settles=True))
+
     def as_run(self) -> Attempt:
         """Return the steps as they ran."""
         if self._as_run is None:
@@ -176,10 +187,15 @@ class Bench:
             return 0.0
         name = "bf16" if policy.widen == BF16.widen else format_of(self.tapes[place])
         if (place, name) not in self._floors:
-            disturbed = run_disturbed(self.tapes[place], name)
-            error = gradient_error(self.reference(place), disturbed)
-            self._floors[place, name] = error or 0.0
+            self._floors[place, name] = self._noise(place, name) or 0.0
         return self._floors[place, name]
+
+    def _noise(self, place: int, name: str) -> float | None:
+        try:
+            disturbed = run_disturbed(self.tapes[place], name)
+        except ReplayError:  # a disturbed probability above 1 has no cross entropy
+            return None
+        return gradient_error(self.reference(place), disturbed)
 
     def _with_course(self, attempt: Attempt, *, fixed: bool) -> Attempt:
         """Follow the candidate over the consecutive steps, at the loss scale it is fit at."""

@@ -55,9 +55,11 @@ def _recommendation(
     verified = [i for i, p in enumerate(found) if p.verification.verdict is Verdict.VERIFIED]
     place = findings.index(leading)
     verified = [i for i in verified if place in found[i].treats]
-    if leading.fault is Fault.INITIALIZATION or (
-        leading.fault is Fault.MISUSE and not codes_of(leading) & OF_PRECISION
-    ):
+    if leading.fault is Fault.INITIALIZATION:
+        verified = [i for i in verified if found[i].remedy.kind is RemedyKind.FIXUP_INIT]
+        if not verified:
+            return _unverified(leading, place, found)
+    if leading.fault is Fault.MISUSE and not codes_of(leading) & OF_PRECISION:
         return _unverified(leading, place, found)
     if verified:
         best = min(verified, key=lambda i: _rank(found[i]))

@@ -59,6 +59,11 @@ def target(site: OpSite) -> str:
     return f"function:{line.file}:{enclosing(line.function)}"
 
 
+def op_target(site: OpSite) -> str:
+    """The op alone, wherever it stands; a backward op by its forward."""
+    return f"op:{'.'.join(site.op.split('.')[:2]).partition('_backward')[0]}"
+
+
 def enclosing(function: str) -> str:
     """The named function around a generator, comprehension or lambda."""
     return function.partition(".<locals>.<")[0]

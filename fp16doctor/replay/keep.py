@@ -24,7 +24,7 @@ def covers(rule: KeepRule, site: OpSite) -> bool:
     if rule.kind == "module":
         return site.phase is not Phase.OPTIMIZER and _in_module(rule.what, site.module_path)
     if rule.kind == "op":
-        return site.op == rule.what or site.op.startswith(rule.what + ".")
+        return _is_op(rule.what, site.op)
     file, _, rest = rule.what.rpartition(":")
     lines = [line for line in (site.source, site.caller) if line is not None]
     if rule.kind == "function":
@@ -35,6 +35,11 @@ def covers(rule: KeepRule, site: OpSite) -> bool:
 def covers_tensor(rule: KeepRule, name: str) -> bool:
     """Tell whether a parameter or buffer belongs to a kept module."""
     return rule.kind == "module" and _in_module(rule.what, name.rpartition(".")[0])
+
+
+def _is_op(what: str, op: str) -> bool:
+    """An op in every overload, and its backward: that runs in the format of its forward."""
+    return op == what or op.startswith((what + ".", what + "_backward"))
 
 
 def _in_module(pattern: str, path: str | None) -> bool:

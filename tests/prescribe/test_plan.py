@@ -7,7 +7,7 @@ from making import LINE, attempts, event, gradient, observed, plain, scaled_trac
 from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.prescribe.plan import plan
-from fp16doctor.prescribe.treatable import target
+from fp16doctor.prescribe.treatable import op_target, target
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.prescription import (
     Prescription,
@@ -112,3 +112,8 @@ def test_misuse_stops_before_precision_matters() -> None:
     prescriptions, answer = planned(observed(outcome=outcome))
     assert answer.status is RecommendationStatus.NONE_FOUND
     assert [p.remedy.target for p in prescriptions] == [("line:train.py:40",)]
+
+
+def test_the_op_alone_is_named_by_its_forward() -> None:
+    assert op_target(site(op="aten.sigmoid_backward.default")) == "op:aten.sigmoid"
+    assert op_target(site(op="aten.sigmoid.default")) == "op:aten.sigmoid"

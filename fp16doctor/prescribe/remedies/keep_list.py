@@ -12,19 +12,23 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
 from fp16doctor.prescribe.paste import pasted
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
-from fp16doctor.prescribe.treatable import line_target, target
+from fp16doctor.prescribe.treatable import line_target, op_target, target
 from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
+_CAST = "op:aten._to_copy"
 MOST_FLOPS = 0.5  # a list that moves more than this is fp32 for everything
 CHEAP_FLOPS = 0.25  # a list up to this share of the work is preferred to another format
 
 
 def propose(case: Case) -> Iterator[Prescription]:
-    """The list of modules and functions, and the list of lines, where each is accepted."""
+    """The list of modules and functions, and the list of lines, where each is accepted.
+
+    Where both are everything (one line that holds the model), the list of ops.
+    """
     treated = [(i, f) for i, f in case.of_precision if f.site is not None and not _in_step(f)]
     if not treated:
         return
@@ -33,16 +37,25 @@ def propose(case: Case) -> Iterator[Prescription]:
     if case.bench is None:
         yield case.prescribe(_remedy(case, policy_of(start).keep), treats, None)
         return
-    found = []
-    for unit in (target, line_target):
-        first = tuple(dict.fromkeys(unit(s) for _, f in treated for s in _places(f)))
+    sites = tuple(s for _, f in treated for s in _places(f))
+    found: Found = []
+    affordable: Found = []
+    for unit in (target, line_target, op_target):
+        if unit is op_target and affordable:
+            break
+        first = tuple(dict.fromkeys(map(unit, sites)))
         found += _lists(case, case.bench, first, unit)
-    affordable = [x for x in found if x[0].cost["flops_share"] <= MOST_FLOPS]
+        affordable = [x for x in found if _is_affordable(x[0])]
     for remedy, attempt in _distinct(affordable):
         yield case.prescribe(remedy, treats, attempt)
     if not found:
         policy = policy_of(start)
         yield case.prescribe(_remedy(case, policy.keep), treats, case.bench.attempt(policy))
+
+
+def _is_affordable(remedy: Remedy) -> bool:
+    """Not fp32 for everything, and not a cast: what that gives is decided where it is read."""
+    return remedy.cost["flops_share"] <= MOST_FLOPS and _CAST not in remedy.target
 
 
 Found = list[tuple[Remedy, Attempt]]
