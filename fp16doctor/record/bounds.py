@@ -19,7 +19,7 @@ COPY_CAP = 512 * 2**20  # bytes of copies made before writes, per step
 
 # Bytes of inputs that the script has let go of. In a step they are what the tape is replayed from,
 # and the next step takes their place; a loop over a data set before training has no such end.
-INPUT_CAP = 512 * 2**20
+INPUT_CAP = 2**30
 IDLE_CAP = 128 * 2**20
 WEIGH_EVERY = 64 * 2**20  # bytes of new inputs: weighing looks at every one of the roll's
 
@@ -71,14 +71,16 @@ class Bounds:
         self.too_heavy = True
         if not running or recorder.steps.may_begin:
             return True
-        self._truncate(
-            "inputs-too-large", f"a step is done with over {INPUT_CAP >> 20} MiB of inputs"
-        )
+        self._cut("inputs-too-large", f"a step is done with over {INPUT_CAP >> 20} MiB of inputs")
         return False
 
     def copies_ran_out(self) -> None:
-        """Leaves too large to copy are about to be overwritten: have the step examined at once."""
-        self._truncate("copies-too-large", f"over {COPY_CAP >> 20} MiB are overwritten in a step")
+        """Leaves too large to copy are about to be overwritten."""
+        self._cut("copies-too-large", f"over {COPY_CAP >> 20} MiB are overwritten in a step")
+
+    def _cut(self, slug: str, message: str) -> None:
+        """Have the step examined at once: what follows may overwrite its leaves unseen."""
+        self._truncate(slug, message)
         self.handed_over = True
         with self._recorder.quiet():
             self._recorder.roll.read_flags([])
