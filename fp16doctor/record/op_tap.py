@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fp16doctor.record import op_writer
-from fp16doctor.record.bounds import MAX_IDLE_OPS
+from fp16doctor.record.bounds import MAX_IDLE_OPS, WEIGH_EVERY
 from fp16doctor.record.op_info import OpInfo, op_info
 from fp16doctor.record.roll import RawOp
 from fp16doctor.record.whereabouts import Whereabouts
@@ -54,8 +54,10 @@ class OpTap:
     def _before(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RawOp | None:
         recorder = self._recorder
         where = self._where.now(only_if_built=info.alias)
+        if recorder.roll.fresh > WEIGH_EVERY and recorder.bounds.too_heavy_outside_steps():
+            recorder.new_step(None)
         if info.alias or where is None:
-            if args and isinstance(args[0], Tensor):
+            if args and isinstance(args[0], Tensor) and not recorder.bounds.truncated:
                 recorder.roll.touch(args[0])
             return None
         if len(recorder.roll.ops) >= MAX_IDLE_OPS and recorder.bounds.too_long_outside_steps():

@@ -233,7 +233,8 @@ class Recorder:
         old, attempt = self.roll, self.book.marks.attempt
         new = self._new_roll()
         first = self.bounds.last_call if attempt is None else attempt
-        carry_over(old, new, first, root if attempt is None else None)
+        if not self.bounds.too_heavy:
+            carry_over(old, new, first, root if attempt is None else None)
         if self.steps.attempted or old.n_flagged or old.pending:
             self._close()
         else:

@@ -119,6 +119,7 @@ class Roll:
     pending: list[tuple[RawOp, int, int, Tensor, Tensor]] = field(default_factory=list)
     held: bool = False  # a Held was made since this was last cleared
     copied: int = 0
+    fresh: int = 0  # bytes that came to be kept since the tape was last weighed
     n_flagged: int = 0
 
     # -- references ------------------------------------------------------------------------------
@@ -146,8 +147,12 @@ class Roll:
         leaf = self.leaves[number] = LeafStorage(storage)
         if tensor.requires_grad and tensor.is_leaf:
             self.params[number] = tensor
-        elif storage.nbytes() <= EARLY_COPY and tensor.is_cpu:
-            self.copied += storage.nbytes()
+            self.fresh += _bytes_of(tensor)
+            return number
+        size = storage.nbytes()
+        self.fresh += size
+        if size <= EARLY_COPY and tensor.is_cpu:
+            self.copied += size
             leaf.copy = storage.clone()
         return number
 
@@ -216,6 +221,7 @@ class Roll:
         """Keep the value of a storage that something unseen has written, at its first read."""
         self.unseen.discard(number)
         self.snapshots[len(self.ops), number] = storage.clone()
+        self.fresh += storage.nbytes()
 
     def unknown(self, op: RawOp) -> None:
         """The op cannot be replayed: what it wrote is kept at its first read."""

@@ -37,7 +37,7 @@ class StepBook:
     def __init__(self) -> None:
         self.steps: list[StepInfo] = []
         self.marks = StepMarks()
-        self._seed: tuple[int, RawRef, Tensor] | None = None
+        self._seed: tuple[int, RawRef | None, Tensor] | None = None
         self._losses: list[Tensor] = []
         self._scale: Tensor | None = None
         self._next_scale: Tensor | None = None
@@ -57,7 +57,7 @@ class StepBook:
         """
         first = args[0]
         if info.name == LOSS_SEED:
-            if first.requires_grad and first.numel() == 1 and type(ref) is tuple:
+            if first.requires_grad and first.numel() == 1 and (ref is None or type(ref) is tuple):
                 self._seed = (len(recorder.roll.ops), ref, first.detach())
         else:
             self._scale = first.detach().clone()
@@ -106,8 +106,10 @@ class StepBook:
         seed, self._seed = self._seed, None
         if differentiated_again or seed is None:
             return
-        if seed[0] == len(recorder.roll.ops) - 1:
-            self.marks.losses.append(seed[:2])
+        if seed[1] is None:  # the tape was cut short; the loss is known all the same
+            self._losses.append(seed[2])
+        elif seed[0] == len(recorder.roll.ops) - 1:
+            self.marks.losses.append((seed[0], seed[1]))
             self._losses.append(seed[2])
 
     def backward_ended(self, recorder: Recorder) -> None:
