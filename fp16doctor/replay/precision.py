@@ -5,11 +5,14 @@ An observer of a lockstep run. Must not know bounds or words.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay import op_traits
+from fp16doctor.replay.addends import Addends
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.integers import integer_loss
@@ -34,6 +37,7 @@ class PrecisionObserver(Observer):
         self._tape = tape
         self._producers = Producers(tape)
         self.updates = UpdateWatch(tape)
+        self._addends = Addends()
         self._shares: dict[int, float] = {}  # storage -> lost share of its present value
         self._ops: dict[int, OpLoss] = {}
         self._gradients: list[GradientLoss] = []
@@ -52,9 +56,10 @@ class PrecisionObserver(Observer):
 
     def after(self, call: OpCall, run: Player, reference: Player | None) -> None:
         """Measure the 16-bit outputs of one op."""
-        if reference is None or call.site.phase not in _PHASES or call.opaque:
+        if reference is None or call.site.phase not in _PHASES:
             return
-        if op_traits.is_uninitialised(call.op):
+        self._addends.used(call, run)
+        if call.opaque or op_traits.is_uninitialised(call.op):
             return
         inherited = max((self._shares.get(r.storage, 0.0) for r in _inputs(call)), default=0.0)
         for ref in _outputs(call):
@@ -69,7 +74,8 @@ class PrecisionObserver(Observer):
 
     def facts(self) -> PrecisionFacts:
         """Return what was seen."""
-        kept = sorted(self._ops.values(), key=_weight, reverse=True)[:MAX_OPS]
+        every = [replace(o, exposed_share=self._addends.exposed(i)) for i, o in self._ops.items()]
+        kept = sorted(every, key=_weight, reverse=True)[:MAX_OPS]
         return PrecisionFacts(
             ops=tuple(sorted(kept, key=lambda o: o.site.index)),
             gradients=tuple(self._gradients),
@@ -91,6 +97,7 @@ class PrecisionObserver(Observer):
         faint = float(size[subnormal].sum()) / mass if mass else 0.0
         if max(share, faint) < SMALLEST_SHARE:
             return
+        self._addends.made(call, ref, fmt)
         self._ops[call.index] = OpLoss(
             site=call.site,
             format=fmt.name,

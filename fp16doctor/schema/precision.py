@@ -23,6 +23,7 @@ class OpLoss:
     inherited_share: float  # the largest such share among the op's own inputs
     subnormal_share: float  # of the reference's Σ|x|, at elements that are subnormal as run
     amax_reference: float  # largest magnitude in the reference
+    exposed_share: float = 1.0  # of Σ|x|, all but what is only added where the sum is as coarse
 
 
 @dataclass(frozen=True, slots=True)

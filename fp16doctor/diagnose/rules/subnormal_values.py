@@ -2,7 +2,8 @@
 
 What it checks:
     16-bit results of forward and loss: the share of the sum of magnitudes that is subnormal, where
-    the op's own inputs were not.
+    the op's own inputs were not. What is only added to something larger does not count: a sum
+    above 2⁻¹⁴ is itself no finer than the bits that were lost.
 
 Why it matters:
     Below 2⁻¹⁴ fp16 loses a bit with every halving, from 10 down to 1 at 2⁻²⁴, and then becomes
@@ -49,7 +50,8 @@ def _first(trace: ReplayTrace) -> OpLoss | None:
         (
             o
             for o in ops
-            if o.site.phase in (Phase.FORWARD, Phase.LOSS) and o.subnormal_share >= LOST_TENSOR
+            if o.site.phase in (Phase.FORWARD, Phase.LOSS)
+            and o.subnormal_share * o.exposed_share >= LOST_TENSOR
         ),
         None,
     )

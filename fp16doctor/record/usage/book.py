@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fp16doctor.record.recorder import Recorder
-    from fp16doctor.record.roll import RawOp, WeakStorage
+    from fp16doctor.record.roll import RawOp, Roll, WeakStorage
 
 EVERY_STEP = 32  # so many steps are looked at one by one ...
 PERIOD = 8  # ... after that two neighbours of so many: some kinds compare a step with the last
@@ -57,6 +57,7 @@ class UsageBook:
         self.run = RunFacts()
         self._facts: dict[tuple[Any, ...], UsageFact] = {}
         self._unscaled: dict[int, WeakStorage] = {}  # gradients unscaled in an earlier step
+        self._mixed: dict[int, tuple[WeakStorage, Seen]] = {}  # sums of two scales, not used yet
         self._casts: Casts = {}
         self._looked_at: int | None = None
         self._thread = 0
@@ -127,7 +128,7 @@ class UsageBook:
         if recorder.truncated or not _worth_looking(number) or not recorder.steps.attempted:
             return
         if self._looked_at is None or number - self._looked_at != 1:
-            self._unscaled, self._casts = {}, {}
+            self._unscaled, self._mixed, self._casts = {}, {}, {}
         self._looked_at = number
         view = StepView(recorder.roll, recorder.book.marks, self._calls, self._scale)
         self.run.step_closed(view, self._parameters())
@@ -150,9 +151,17 @@ class UsageBook:
     def _gradients(self, view: StepView) -> Iterator[Seen]:
         roll = view.roll
         unscaled = {roll.ids[a] for a in self._unscaled if a in roll.ids}
-        yield from follow(view, unscaled)
+        mixed = {roll.ids[a]: s for a, (_, s) in self._mixed.items() if a in roll.ids}
+        yield from follow(view, unscaled, mixed)
         kept = {n: roll.weak[n] for n in unscaled if n in roll.weak}
         self._unscaled = {w.cdata: w for w in kept.values() if not w.expired()}
+        self._keep_mixed(roll, mixed)
+
+    def _keep_mixed(self, roll: Roll, mixed: dict[int, Seen]) -> None:
+        """Keep those alive, and those that this step did not touch."""
+        now = {a: (w, s) for a, (w, s) in self._mixed.items() if a not in roll.ids}
+        now |= {roll.weak[n].cdata: (roll.weak[n], s) for n, s in mixed.items()}
+        self._mixed = {a: (w, s) for a, (w, s) in now.items() if not w.expired()}
 
     def _scale(self) -> float | None:
         """GradScaler's scale in this step: as booked, else as it was applied to a loss."""
@@ -189,7 +198,7 @@ class UsageBook:
         source, caller, module, _ = seen.where
         lines = self._recorder.lines
         return OpSite(
-            step=self._recorder.roll.step,
+            step=self._recorder.roll.step if seen.step is None else seen.step,
             phase=seen.phase,
             op=seen.op,
             index=seen.index,

@@ -5,13 +5,15 @@ Must not know which touch is a fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.record.usage.calls import Attempt
+from fp16doctor.record.usage.resets import Resets, came_in_as_zero
 from fp16doctor.record.usage.step_view import (
     UNSCALE,
     Backward,
@@ -27,7 +29,6 @@ from fp16doctor.schema.usage import UsageKind
 _NORMS = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
 _CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "clip"})
 _PRODUCTS = frozenset({"mul", "div"})
-_RESETS = frozenset({"zero", "fill", "copy"})
 _READ_BACK = frozenset({"aten._local_scalar_dense.default", "aten.is_nonzero.default"})
 
 
@@ -52,6 +53,7 @@ class GradientStates:
     unscaled: set[int] = field(default_factory=set)  # by GradScaler, and not started afresh since
     clipped: set[int] = field(default_factory=set)  # while scaled
     derived: set[int] = field(default_factory=set)  # computed from scaled gradients
+    mixed: dict[int, Seen] = field(default_factory=dict)  # sums of two scales that nothing used yet
     limits: dict[int, float] = field(default_factory=dict)  # derived -> constant it was made with
     touches: list[Touch] = field(default_factory=list)
     read_back: bool = False  # a number derived from scaled gradients went to Python
@@ -60,13 +62,17 @@ class GradientStates:
         """These gradients start afresh."""
         for number in numbers:
             self.scaled.pop(number, None)
+            self.mixed.pop(number, None)
         for kept in (self.divided, self.unscaled, self.clipped):
             kept -= numbers
 
 
-def follow(view: StepView, unscaled: set[int]) -> Iterator[Seen]:
-    """Yield what was done to scaled gradients; ``unscaled`` goes in and comes out up to date."""
-    walk = _Walk(view, GradientStates(unscaled=unscaled))
+def follow(view: StepView, unscaled: set[int], mixed: dict[int, Seen]) -> Iterator[Seen]:
+    """Yield what was done to scaled gradients.
+
+    ``unscaled`` and ``mixed`` outlive the step: they go in and come out up to date.
+    """
+    walk = _Walk(view, GradientStates(unscaled=unscaled, mixed=mixed))
     yield from walk.run()
 
 
@@ -74,38 +80,61 @@ class _Walk:
     def __init__(self, view: StepView, states: GradientStates) -> None:
         self._view, self._now = view, states
         self._gradients = set(view.marks.gradients)
+        self._resets = Resets(self._gradients)
+        self._inherited = set(states.unscaled)  # in an earlier step
 
     def run(self) -> Iterator[Seen]:
         backwards, attempts = list(self._view.backwards), list(self._view.calls.attempts)
         for index, op in enumerate(self._view.ops):
             while backwards and backwards[0].last <= index:
-                yield from self._after_backward(backwards.pop(0))
+                self._after_backward(backwards.pop(0))
             while attempts and attempts[0].first <= index:
                 yield from self._attempt(attempts.pop(0))
+            # Gradients are often set to zero between forward and backward.
+            self._now.forget(self._resets.of(op))
             if op.where[3] not in (Phase.FORWARD, Phase.LOSS, Phase.BACKWARD):
                 yield from self._op(index, op)
         for backward in backwards:
-            yield from self._after_backward(backward)
+            self._after_backward(backward)
         for attempt in attempts:
             yield from self._attempt(attempt)
 
     # -- backward --------------------------------------------------------------------------------
 
-    def _after_backward(self, backward: Backward) -> Iterator[Seen]:
-        ops = self._view.ops
+    def _after_backward(self, backward: Backward) -> None:
+        ops, now = self._view.ops, self._now
         touched: set[int] = set()
         added: dict[int, int] = {}  # gradient -> op that added to it
         for index in range(backward.first, backward.last):
             touched |= writes_of(ops[index]) & self._gradients
             added.update({n: index for n in ops[index].written if n in self._gradients})
-        mixed = added.keys() & self._now.unscaled
-        scaled = backward.scaling.kind in ("scaler", "hand")
-        if mixed and scaled:
-            index = min(added[n] for n in mixed)
-            yield self._seen(UsageKind.MIXED_SCALES, backward.seed or index, Phase.BACKWARD)
-        self._now.forget(touched)
+        mixed = {n: s for n, s in now.mixed.items() if n in added}  # more is added to these
+        if backward.scaling.kind in ("scaler", "hand"):
+            mixed.update(self._mixed(backward, added))
+        now.forget(touched)
+        now.mixed.update(mixed)
         if backward.scaling.kind != "none":
-            self._now.scaled.update(dict.fromkeys(touched, backward.scaling))
+            now.scaled.update(dict.fromkeys(touched, backward.scaling))
+
+    def _mixed(self, backward: Backward, added: dict[int, int]) -> dict[int, Seen]:
+        """Gradients that were unscaled, and that scaled ones were added to."""
+        numbers = {n for n in added.keys() & self._now.unscaled if not self._is_zero(n)}
+        if not numbers:
+            return {}
+        index = backward.seed or min(added[n] for n in numbers)
+        seen = self._seen(UsageKind.MIXED_SCALES, index, Phase.BACKWARD)
+        return dict.fromkeys(numbers, dataclasses.replace(seen, step=self._view.roll.step))
+
+    def _is_zero(self, number: int) -> bool:
+        return number in self._inherited and came_in_as_zero(self._view.roll, number)
+
+    def _used(self, gradients: Iterable[int]) -> Iterator[Seen]:
+        """Yield each backward whose mixed sums are used now; a GAN's are dropped instead."""
+        mixed = self._now.mixed
+        used = {id(mixed[n]): mixed[n] for n in gradients if n in mixed}
+        for number in [n for n, seen in mixed.items() if id(seen) in used]:
+            del mixed[number]
+        yield from used.values()
 
     # -- between backward and the update ---------------------------------------------------------
 
@@ -115,8 +144,8 @@ class _Walk:
             yield from self._unscale(index, set(op.written) & self._gradients)
             return
         written = set(op.written) & self._gradients
-        if written and base_of(op) in _RESETS:
-            now.forget(written)
+        if now.mixed and not self._view.roll.params.keys().isdisjoint(op.written):
+            yield from self._used(reads_of(op))  # an update by hand
         if not now.scaled or self._view.calls.inside_attempt(index):
             return
         reads = reads_of(op)
@@ -179,6 +208,8 @@ class _Walk:
 
     def _unscale(self, index: int, gradients: set[int]) -> Iterator[Seen]:
         now = self._now
+        yield from self._used(gradients)
+        self._inherited -= gradients
         again = gradients & (now.divided | now.unscaled)
         known = {n for n in again if n in now.unscaled or self._scale_of({n}) is not None}
         if known:
@@ -204,6 +235,8 @@ class _Walk:
     # -- the update ------------------------------------------------------------------------------
 
     def _attempt(self, attempt: Attempt) -> Iterator[Seen]:
+        if not attempt.closure:  # a closure may set them to zero first
+            yield from self._used(attempt.gradients)
         if attempt.by_scaler or attempt.closure:
             return
         now = self._now

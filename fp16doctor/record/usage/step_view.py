@@ -54,6 +54,7 @@ class Seen:
     phase: Phase
     op: str = ""
     facts: dict[str, Any] = field(default_factory=dict)  # further fields of the UsageFact
+    step: int | None = None  # where it may be told in a later step than its own
 
 
 @dataclass

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from precise import op_loss, precise, seen_traces
 
 from fp16doctor.diagnose.rules.subnormal_values import subnormal_values
@@ -21,3 +23,10 @@ def test_says_how_many_bits_are_left() -> None:
 def test_without_effect_it_is_a_note() -> None:
     (finding,) = subnormal_values(seen_traces(precise(ops=(FAINT,))))
     assert finding.severity is Severity.NOTE
+
+
+def test_what_only_enters_sums_too_coarse_for_it_is_passed_over() -> None:
+    drowned = replace(FAINT, exposed_share=0.0)
+    (finding,) = subnormal_values(seen_traces(precise(ops=(drowned, FAINT), gradient_error=0.3)))
+    assert finding.site is FAINT.site
+    assert not list(subnormal_values(seen_traces(precise(ops=(drowned,), gradient_error=0.3))))
