@@ -53,12 +53,18 @@ def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
     steps = diagnosis.steps
     if not steps:
         return ["no optimizer step was seen"] if top else []
-    stays = bool(top and top.fault in _NONFINITE_FAULTS and top.severity is Severity.ERROR)
+    stays = bool(top and top.severity is Severity.ERROR and _has_known_loss(steps, top))
     if top and "loss" in top.reaches and not any(_nonfinite(s.loss) for s in steps):
         # the step that stopped the script has a loss that no update closed
         when = f"at step {top.site.step}" if top.site else "in the last step"
         return [f"the loss is not finite {when}", *_updates(steps)]
     return [p for p in (_loss(steps, stays), *_updates(steps)) if p]
+
+
+def _has_known_loss(steps: Sequence[StepInfo], top: Finding) -> bool:
+    """Whether the step of a non-finite value has a loss: one that no update closed has none."""
+    known = {s.step for s in steps if s.loss is not None}
+    return top.fault in _NONFINITE_FAULTS and top.site is not None and top.site.step in known
 
 
 def _updates(steps: Sequence[StepInfo]) -> list[str]:

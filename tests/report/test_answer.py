@@ -227,3 +227,13 @@ def test_other_ends_of_the_script(kind: OutcomeKind, healthy: Diagnosis) -> None
     run = replace(healthy.run, outcome=Outcome(kind, 3))
     verdict = answer(replace(healthy, run=run)).verdict
     assert "interrupted" in verdict or "status 3" in verdict
+
+
+def test_a_loss_that_is_not_known_is_not_called_finite(overflow: Diagnosis) -> None:
+    known = tuple(replace(s, loss=1.0, skipped=False) for s in overflow.steps)
+    top = replace(overflow.findings[0], reaches=())
+    assert top.site is not None
+    kept = replace(overflow, steps=known, findings=(top,))
+    assert "the loss stays finite" in answer(kept).verdict
+    late = replace(top, site=replace(top.site, step=len(known)))
+    assert "stays finite" not in answer(replace(kept, findings=(late,))).verdict
