@@ -14,6 +14,7 @@ from fp16doctor.replay.lockstep import LockstepResult
 from fp16doctor.replay.sinks import SinkObserver
 from fp16doctor.replay.taint import Spread, Tracer
 from fp16doctor.replay.upstream import find_cause
+from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.tape import Tape
 from fp16doctor.schema.trace import Event, EventKind, SinkState
@@ -71,7 +72,7 @@ class EventMaker:
             site=replace(
                 birth.call.site,
                 element=birth.element,
-                sample=sample_of(birth.element, birth.ref.shape, self._tape.batch),
+                sample=self._sample(birth),
             ),
             format=birth.format,
             n_inf=birth.n_inf,
@@ -88,6 +89,11 @@ class EventMaker:
             reaches=tuple(sorted(path.reaches, key=_SINK_ORDER.index)),
             in_tail=attempt is not None and birth.call.index >= attempt,
         )
+
+    def _sample(self, birth: BirthFacts) -> int | None:
+        if birth.call.site.phase is Phase.OPTIMIZER:  # its tensors have no sample in them
+            return None
+        return sample_of(birth.element, birth.ref.shape, self._tape.batch)
 
     def _kind(self, birth: BirthFacts, path: Spread) -> EventKind:
         if birth.kind is not EventKind.BOUNDARY or not birth.shared:
