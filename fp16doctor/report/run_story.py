@@ -32,6 +32,17 @@ def lost_step(diagnosis: Diagnosis) -> Finding | None:
     return next((f for f in notes if f.site and f.site.step in skipped), None)
 
 
+def left_out(diagnosis: Diagnosis) -> Finding | None:
+    """The note on a loss that was not finite and that the script itself did not train on."""
+    return next((f for f in diagnosis.findings if f.left_out), None)
+
+
+def unknown_steps(diagnosis: Diagnosis) -> list[StepInfo]:
+    """Steps that were taken and made inf or NaN, and whose loss is not known."""
+    taken = (s for s in diagnosis.steps if not s.skipped)
+    return [s for s in taken if s.loss is None and s.n_nonfinite_ops]
+
+
 def top_finding(diagnosis: Diagnosis) -> Finding | None:
     """The finding that the answer is about.
 

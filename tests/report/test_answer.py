@@ -237,3 +237,18 @@ def test_a_loss_that_is_not_known_is_not_called_finite(overflow: Diagnosis) -> N
     assert "the loss stays finite" in answer(kept).verdict
     late = replace(top, site=replace(top.site, step=len(known)))
     assert "stays finite" not in answer(replace(kept, findings=(late,))).verdict
+
+
+def test_a_loss_that_the_script_left_out_is_told(healthy: Diagnosis, overflow: Diagnosis) -> None:
+    note = replace(overflow.findings[0], severity=Severity.NOTE, left_out=True)
+    verdict = answer(replace(healthy, findings=(note,))).verdict
+    assert "nothing wrong found" not in verdict
+    assert "the script left out a loss that was not finite (step 0)" in verdict
+
+
+def test_a_step_that_made_nan_and_has_no_known_loss_is_told(healthy: Diagnosis) -> None:
+    unknown = replace(healthy.steps[3], loss=None, n_nonfinite_ops=5)
+    steps = (*healthy.steps[:3], unknown, *healthy.steps[4:])
+    verdict = answer(replace(healthy, steps=steps)).verdict
+    assert "nothing wrong found" not in verdict
+    assert f"step {unknown.step} made inf or NaN, and its loss is not known" in verdict
