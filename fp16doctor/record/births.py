@@ -47,6 +47,7 @@ def given(roll: Roll) -> list[Birth]:
     """Return the first op that reads an inf or NaN from outside the step, if it may do harm.
 
     Infinities are a mask as a rule: they count only where backward had something non-finite too.
+    What is made ready for the next step, and not taken in by this one, counts there.
     """
     if not roll.n_flagged:
         return []
@@ -54,10 +55,14 @@ def given(roll: Roll) -> list[Birth]:
     seen = _Seen(roll)
     for index, op in enumerate(roll.ops):
         code = seen.worst_given(op) if op.code else FINITE
-        if code and (late or code == HAS_NAN):
+        if code and (late or code == HAS_NAN) and _is_taken_in(roll.ops[index:]):
             return [Birth(index, ("given", _key(op)), op.where[3])]
         seen.note(op)
     return []
+
+
+def _is_taken_in(ops: list[RawOp]) -> bool:
+    return any(op.code and op.where[3] in (Phase.FORWARD, Phase.LOSS) for op in ops)
 
 
 class _Seen:
