@@ -55,6 +55,7 @@ def _close(rules: list[Rule], wanted: str) -> list[str]:
     """Codes and names that look like ``wanted``, or names that contain it."""
     words = [word for rule in rules for word in (rule.code, rule.name)]
     lower = {word.lower(): word for word in words}
-    near = difflib.get_close_matches(wanted, lower, n=4, cutoff=0.6)
+    typed = wanted.replace("o", "0") if wanted.startswith("fd") else wanted  # FD1O1
+    near = difflib.get_close_matches(typed, lower, n=4, cutoff=0.6)
     inside = [word for word in lower if wanted and wanted in word]
     return [lower[word] for word in dict.fromkeys([*near, *inside[:4]])]

@@ -216,9 +216,15 @@ class _Scan:
             return 130
         if self._failed:
             return 4
-        severities = [finding.severity for finding in diagnosis.findings] if diagnosis else []
         reached = _REACHED[self._request.fail_on]
-        return 3 if any(severity in reached for severity in severities) else 0
+        return 3 if diagnosis and any(s in reached for s in _severities(diagnosis)) else 0
+
+
+def _severities(diagnosis: Diagnosis) -> Iterator[Severity]:
+    """Of all findings; a step taken on a non-finite loss that none explains is an error too."""
+    yield from (finding.severity for finding in diagnosis.findings)
+    if any(step.lost for step in diagnosis.steps):
+        yield Severity.ERROR
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from fp16doctor.diagnose.measures import (
     severity_of,
     silent_sink,
 )
+from fp16doctor.diagnose.poisoned import harmful
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
@@ -70,13 +71,19 @@ def causes(seen: Observations, rule_name: str | None = None) -> tuple[Cause, ...
     """Causes in order of step and tape index; only those of one rule where it is named.
 
     Once non-finite parameters were left behind by a step, later steps tell nothing new: their
-    events are counted under the event that did it.
+    events are counted under the event that did it. Where the step was given an inf or NaN and took
+    harm from it, that is the cause (rule nonfinite-input), and no event of it is one.
     """
     found: list[Cause] = []
     poisoned: int | None = None
     for trace in sorted(seen.traces, key=lambda t: t.step):
         if poisoned is not None:
             found[poisoned] = _fold_all(found[poisoned], trace)
+            continue
+        given = harmful(trace)
+        if given is not None and "parameters" in given.reaches:
+            break
+        if given is not None:
             continue
         found.extend(_causes_of_step(seen, trace))
         poisoned = next((i for i, c in enumerate(found) if "parameters" in c.event.reaches), None)
@@ -205,6 +212,7 @@ def as_finding(
         reaches=event.reaches,
         repeats=event.repeats,
         advice=words.advice,
+        left_out=event.left and not cause.ended,
     )
 
 

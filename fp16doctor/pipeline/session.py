@@ -31,7 +31,6 @@ from fp16doctor.schema.diagnosis import (
     FormatOutlook,
 )
 from fp16doctor.schema.finding import Finding, Severity
-from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
 
@@ -203,7 +202,7 @@ class Session:
         )
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
-        prescriptions, recommendation = self._plan(findings, bench, seen.updates)
+        prescriptions, recommendation = self._plan(findings, bench, seen)
         return Diagnosis(
             run=recording.run,
             formats=summary.limits(),
@@ -233,15 +232,16 @@ class Session:
             return {}
 
     def _plan(
-        self, findings: tuple[Finding, ...], bench: Bench | None, updates: tuple[UpdateLoss, ...]
+        self, findings: tuple[Finding, ...], bench: Bench | None, seen: Observations
     ) -> tuple[tuple[Prescription, ...], Recommendation]:
+        lost = any(step.lost for step in seen.recording.steps)
         try:
-            return plan(findings, bench, updates)
+            return plan(findings, bench, seen.updates, lost=lost)
         except Exception as error:  # noqa: BLE001 - the findings must not be lost with the cures
             self._recorder.caution(
                 "trials-failed", f"cures could not be tried: {type(error).__name__}: {error}"
             )
-            return plan(findings, None, updates)
+            return plan(findings, None, seen.updates, lost=lost)
 
     def _bench(self) -> Bench | None:
         """Return the kept steps, ready for trials; None where none was kept."""

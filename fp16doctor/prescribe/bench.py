@@ -27,8 +27,6 @@ from fp16doctor.schema.prescription import Verdict, Verification
 from fp16doctor.schema.tape import Tape, refs_in
 
 BUDGET_SPENT = "the time budget was spent"
-
-
 _Key = tuple[PrecisionPolicy, float | None]  # and the loss scale it is tried at
 
 

@@ -22,22 +22,32 @@ from fp16doctor.schema.prescription import (
     Verdict,
 )
 
-_LOGIC = "logic-nan"
+_LOGIC = ("logic-nan", "nonfinite-input")
 
 
 def plan(
     findings: Sequence[Finding],
     bench: Bench | None = None,
     updates: tuple[UpdateLoss, ...] = (),
+    *,
+    lost: bool = False,
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
-    """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence."""
+    """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence.
+
+    ``lost``: a step was taken on a non-finite loss, so that something is needed in any case.
+    """
     leading = next((finding for _, finding in demanding(findings)), None)
+    if leading is None and lost:
+        return (), Recommendation(
+            RecommendationStatus.NONE_FOUND,
+            "no cure is known: no check says why a loss is not finite",
+        )
     if leading is None:
         return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
     found = tuple(prescriptions(Case(tuple(findings), bench, updates)))
-    if leading.name == _LOGIC:
+    if leading.name in _LOGIC:
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
             "not a matter of precision: no format or loss scale changes it",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fp16doctor.record.roll import LeafStorage, RawOp, RawRef, Roll
-from fp16doctor.record.screen import FINITE, code_of, screen
+from fp16doctor.record.screen import FINITE, HAS_NAN, code_of, screen
 from fp16doctor.record.split import writes_of
 from fp16doctor.schema.location import Phase
 
@@ -43,6 +43,28 @@ def births(roll: Roll) -> list[Birth]:
     return found
 
 
+def given(roll: Roll) -> list[Birth]:
+    """Return the first op that reads an inf or NaN from outside the step, if it may do harm.
+
+    Infinities are a mask as a rule: they count only where backward had something non-finite too.
+    What is made ready for the next step, and not taken in by this one, counts there.
+    """
+    if not roll.n_flagged:
+        return []
+    late = any(op.code and op.where[3] is Phase.BACKWARD for op in roll.ops)
+    seen = _Seen(roll)
+    for index, op in enumerate(roll.ops):
+        code = seen.worst_given(op) if op.code else FINITE
+        if code and (late or code == HAS_NAN) and _is_taken_in(roll.ops[index:]):
+            return [Birth(index, ("given", _key(op)), op.where[3])]
+        seen.note(op)
+    return []
+
+
+def _is_taken_in(ops: list[RawOp]) -> bool:
+    return any(op.code and op.where[3] in (Phase.FORWARD, Phase.LOSS) for op in ops)
+
+
 class _Seen:
     """What is known of the storages while going along the tape."""
 
@@ -54,6 +76,11 @@ class _Seen:
     def worst_read(self, op: RawOp) -> int:
         """Return the worst code among the arguments."""
         return max(map(self._code, _flat([*op.args, *op.kwargs.values()])), default=FINITE)
+
+    def worst_given(self, op: RawOp) -> int:
+        """Return the worst code among the arguments that come from outside the step."""
+        refs = (v for v in _flat([*op.args, *op.kwargs.values()]) if type(v) is tuple)
+        return max((self._leaf(r[0], r) for r in refs), default=FINITE)
 
     def note(self, op: RawOp) -> None:
         """Take over what the screen saw in an op's results."""

@@ -1,4 +1,4 @@
-"""Notices the losses that ``backward`` is called on in steps that are not taped.
+"""Notices the losses that ``backward`` is called on.
 
 ``torch.autograd.backward``, which ``Tensor.backward`` calls, is wrapped while a run is watched and
 put back afterwards. Must not know loss scales or steps.
@@ -7,7 +7,8 @@ put back afterwards. Must not know loss scales or steps.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from torch import Tensor
 
 
 class LossWatch:
-    """``take`` gets each scalar that backward is called on; it is read at the end of the step."""
+    """``take`` gets each loss that backward is called on, and the gradient given for it."""
 
-    def __init__(self, take: Callable[[Tensor], None]) -> None:
+    def __init__(self, take: Callable[[Tensor, Tensor | None], None]) -> None:
         self._take = take
         self._put_back: Callable[[], None] | None = None
 
@@ -30,9 +31,9 @@ class LossWatch:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             # A reentrant checkpoint calls backward inside backward.
             if torch._C._current_graph_task_id() == -1:
-                for loss in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-                    if type(loss) is Tensor and loss.numel() == 1:
-                        self._take(loss)
+                given = args[0] if args else kwargs.get("grad_tensors")
+                for loss, gradient in _pairs(tensors, given):
+                    self._take(loss, gradient)
             return original(tensors, *args, **kwargs)
 
         def restore() -> None:
@@ -46,3 +47,19 @@ class LossWatch:
         if self._put_back is not None:
             self._put_back()
         self._put_back = None
+
+
+def _pairs(roots: Any, gradients: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield the roots that are losses: one number, or one number a sample with a gradient each.
+
+    A root of more dimensions with a gradient is one piece of a model that is trained in pieces.
+    """
+    roots = roots if isinstance(roots, (list, tuple)) else (roots,)
+    given = gradients if isinstance(gradients, (list, tuple)) else (gradients,)
+    for root, gradient in zip_longest(roots, given):
+        if type(root) is not Tensor:
+            continue
+        if gradient is None and root.numel() == 1:
+            yield root, None
+        elif type(gradient) is Tensor and root.shape == gradient.shape and root.dim() < 2:
+            yield root, gradient

@@ -259,8 +259,13 @@ class Recorder:
             self.survey.before_update()
             self._guarded(self.book.attempted, self)
 
-    def _loss(self, loss: Tensor) -> None:
-        if self._alive and not self.switch.on and threading.get_ident() == self._thread:
+    def _loss(self, loss: Tensor, gradient: Tensor | None) -> None:
+        if not self._alive or self._paused or threading.get_ident() != self._thread:
+            return
+        if gradient is not None:
+            with self.quiet():
+                self._guarded(self.book.given, loss, gradient, self.switch.on)
+        elif not self.switch.on:
             self.book.loss(loss)
 
     def _scaler_updated(self, scale: Tensor, found: Tensor | None, following: Tensor) -> None:

@@ -39,6 +39,7 @@ class StepBook:
         self.marks = StepMarks()
         self._seed: tuple[int, RawRef | None, Tensor] | None = None
         self._losses: list[Tensor] = []
+        self._given: list[Tensor] = []  # losses of the coming backward that have a gradient given
         self._scale: Tensor | None = None
         self._next_scale: Tensor | None = None
         self._found_inf: Tensor | None = None
@@ -47,7 +48,7 @@ class StepBook:
     def begin(self) -> None:
         """Open a new step."""
         self.marks = StepMarks()
-        self._seed, self._losses = None, []
+        self._seed, self._losses, self._given = None, [], []
         self._scale = self._next_scale = self._found_inf = None
 
     def note(self, recorder: Recorder, info: OpInfo, args: tuple[Any, ...], ref: Any) -> None:
@@ -69,6 +70,14 @@ class StepBook:
     def loss(self, tensor: Tensor) -> None:
         """Note a loss that backward is called on in a step that is not taped."""
         self._losses.append(tensor.detach().reshape(()))
+
+    def given(self, tensor: Tensor, gradient: Tensor, taped: bool) -> None:
+        """Note a loss that backward is about to be called on with ``gradient``: their product.
+
+        On a tape it waits for the backward to begin, which may find a seed and count that.
+        """
+        into = self._given if taped else self._losses
+        into.append((tensor.detach() * gradient.detach()).sum())
 
     def updated(self, scale: Tensor, found_inf: Tensor | None, following: Tensor) -> None:
         """Note what ``GradScaler.update`` did in a step that is not taped."""
@@ -101,16 +110,22 @@ class StepBook:
     def backward_began(self, recorder: Recorder, differentiated_again: bool) -> None:
         """Take the tensor whose ``ones_like`` came last for the loss.
 
-        A gradient that is itself differentiated (a penalty's) was not taken of the loss.
+        A gradient that is itself differentiated (a penalty's) was not taken of the loss. Where the
+        script gave the gradient there is no such tensor: what it was given for counts.
         """
         seed, self._seed = self._seed, None
-        if differentiated_again or seed is None:
+        given, self._given = self._given, []
+        if differentiated_again:
             return
-        if seed[1] is None:  # the tape was cut short; the loss is known all the same
+        if seed is None:
+            self._losses += given
+        elif seed[1] is None:  # the tape was cut short; the loss is known all the same
             self._losses.append(seed[2])
         elif seed[0] == len(recorder.roll.ops) - 1:
             self.marks.losses.append((seed[0], seed[1]))
             self._losses.append(seed[2])
+        else:
+            self._losses += given
 
     def backward_ended(self, recorder: Recorder) -> None:
         """Note where the gradients lie."""

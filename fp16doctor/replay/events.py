@@ -12,10 +12,11 @@ from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay.births import BirthFacts
 from fp16doctor.replay.lockstep import LockstepResult
 from fp16doctor.replay.sinks import SinkObserver
-from fp16doctor.replay.taint import Spread, Tracer
+from fp16doctor.replay.taint import Spread, Tracer, left_out
 from fp16doctor.replay.upstream import find_cause
+from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import PrecisionPolicy
-from fp16doctor.schema.tape import Tape
+from fp16doctor.schema.tape import OpCall, Tape
 from fp16doctor.schema.trace import Event, EventKind, SinkState
 
 MAX_CAUSES = 3  # boundary births of one step whose upstream is searched
@@ -36,6 +37,11 @@ class EventMaker:
         self._tape, self._policy, self._births = tape, policy, result.births
         self._tracer = Tracer(tape, result.codes, sinks.bad)
         self._sick = {s.sink for s in states if s.nonfinite_reference}
+
+    @property
+    def tracer(self) -> Tracer:
+        """Follows values along the tape."""
+        return self._tracer
 
     def events(self) -> Iterator[Event]:
         """Yield events in tape order; a NaN made of another birth's inf is part of its chain."""
@@ -71,7 +77,7 @@ class EventMaker:
             site=replace(
                 birth.call.site,
                 element=birth.element,
-                sample=sample_of(birth.element, birth.ref.shape, self._tape.batch),
+                sample=self._sample(birth),
             ),
             format=birth.format,
             n_inf=birth.n_inf,
@@ -86,8 +92,17 @@ class EventMaker:
             later_nonfinite=len(path.ops),
             first_nan=path.first_nan,
             reaches=tuple(sorted(path.reaches, key=_SINK_ORDER.index)),
+            left=not path.reaches and left_out(self._ops(birth, path)),
             in_tail=attempt is not None and birth.call.index >= attempt,
         )
+
+    def _ops(self, birth: BirthFacts, path: Spread) -> list[OpCall]:
+        return [self._tape.ops[i] for i in sorted({birth.call.index, *path.ops})]
+
+    def _sample(self, birth: BirthFacts) -> int | None:
+        if birth.call.site.phase is Phase.OPTIMIZER:  # its tensors have no sample in them
+            return None
+        return sample_of(birth.element, birth.ref.shape, self._tape.batch)
 
     def _kind(self, birth: BirthFacts, path: Spread) -> EventKind:
         if birth.kind is not EventKind.BOUNDARY or not birth.shared:

@@ -15,6 +15,7 @@ import torch
 from fp16doctor.replay import fidelity
 from fp16doctor.replay.events import EventMaker
 from fp16doctor.replay.lockstep import LockstepResult, lockstep
+from fp16doctor.replay.poison import PoisonObserver, poisons
 from fp16doctor.replay.precision import PrecisionObserver
 from fp16doctor.replay.sinks import SinkObserver
 from fp16doctor.replay.update_ledger import UpdateLedger
@@ -113,7 +114,8 @@ class _Examination:
         self._tape, self._policy = tape, policy
         self._sinks = SinkObserver(tape)
         self.precision = PrecisionObserver(tape)
-        observers = (self._sinks, self.precision)
+        self._poison = PoisonObserver(tape)
+        observers = (self._sinks, self.precision, self._poison)
         self._result: LockstepResult = lockstep(tape, policy, observers)
         self._states = self._sinks.states(self._result)
 
@@ -143,6 +145,7 @@ class _Examination:
             scalars_differ=result.scalars_differ,
             precision=self.precision.facts(),
             complete=self._tape.complete,
+            poisons=tuple(poisons(self._tape, self._poison.given, maker.tracer)),
         )
 
 

@@ -13,12 +13,27 @@ from math import prod
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.births import BirthFacts
 from fp16doctor.replay.calls import outputs_of, written_refs
+from fp16doctor.replay.environment import is_float_ref
 from fp16doctor.replay.feeds import operands
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
 Codes = dict[int, dict[int, int]]  # op -> storage it made -> 0 finite, 1 inf, 2 NaN
 BadIn = Callable[[str], set[int]]  # sink -> its storages that are non-finite as run
+
+
+_EARLY = frozenset({Phase.FORWARD, Phase.LOSS})
+
+
+def left_out(ops: list[OpCall]) -> bool:
+    """Whether non-finite ops end in one number in front of backward: a loss that no backward took.
+
+    ``ops`` are a birth or the first reader, and all that inherit, in tape order.
+    """
+    if not ops or ops[-1].site.phase not in _EARLY:
+        return False
+    floats = [r for r in outputs_of(ops[-1]) if is_float_ref(r)]
+    return bool(floats) and all(r.shape == () for r in floats)
 
 
 @dataclass(slots=True)
@@ -43,11 +58,17 @@ class Tracer:
 
     def spread(self, birth: BirthFacts, stops: set[int]) -> Spread:
         """Follow ``birth``; ``stops`` are births that stand for themselves."""
-        first = birth.call.index
         out = Spread(storages=self._bad_storages(birth.call))
         if birth.n_nan:
             out.first_nan = birth.call.site
-        for call in self._tape.ops[first + 1 :]:
+        return self._follow(out, birth.call.index + 1, stops)
+
+    def spread_of(self, storages: set[int], first: int) -> Spread:
+        """Follow what these storages hold when op ``first`` is about to run."""
+        return self._follow(Spread(storages=set(storages)), first, set())
+
+    def _follow(self, out: Spread, first: int, stops: set[int]) -> Spread:
+        for call in self._tape.ops[first:]:
             self._meet_marks(call.index, out)
             if call.index in stops:
                 continue

@@ -12,10 +12,12 @@ from fp16doctor.report.run_story import (
     exception_story,
     first_nonfinite,
     has_nonfinite_loss,
+    left_out,
     loss_story,
     lost_step,
     run_clauses,
     top_finding,
+    unknown_steps,
 )
 from fp16doctor.report.view_model import AnswerView
 from fp16doctor.schema.diagnosis import Diagnosis
@@ -61,6 +63,16 @@ def _verdict(diagnosis: Diagnosis, mark: str) -> str:
     parts = [f"nothing wrong found in {seen}", *run_clauses(diagnosis, None), _unsure(diagnosis)]
     if lost is not None and lost.site is not None:
         parts[0] = f"one of {seen} was lost, and the scaler skipped it: {lost.what}"
+    elif (note := left_out(diagnosis)) is not None and note.site is not None:
+        parts[0] = (
+            f"no harm found in {seen}, but the script left out a loss that was not finite "
+            f"({wording.step_name(note.site.step)}): {note.what}"
+        )
+    elif unknown := unknown_steps(diagnosis):
+        parts[0] = (
+            f"no check names a fault in {seen}, but {wording.step_name(unknown[0].step)} made inf "
+            "or NaN, and its loss is not known"
+        )
     return "; ".join(p for p in (*parts, loss_story(diagnosis)) if p)
 
 

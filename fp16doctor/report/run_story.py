@@ -32,6 +32,17 @@ def lost_step(diagnosis: Diagnosis) -> Finding | None:
     return next((f for f in notes if f.site and f.site.step in skipped), None)
 
 
+def left_out(diagnosis: Diagnosis) -> Finding | None:
+    """The note on a loss that was not finite and that the script itself did not train on."""
+    return next((f for f in diagnosis.findings if f.left_out), None)
+
+
+def unknown_steps(diagnosis: Diagnosis) -> list[StepInfo]:
+    """Steps that were taken and made inf or NaN, and whose loss is not known."""
+    taken = (s for s in diagnosis.steps if not s.skipped)
+    return [s for s in taken if s.loss is None and s.n_nonfinite_ops]
+
+
 def top_finding(diagnosis: Diagnosis) -> Finding | None:
     """The finding that the answer is about.
 
@@ -53,12 +64,18 @@ def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
     steps = diagnosis.steps
     if not steps:
         return ["no optimizer step was seen"] if top else []
-    stays = bool(top and top.fault in _NONFINITE_FAULTS and top.severity is Severity.ERROR)
+    stays = bool(top and top.severity is Severity.ERROR and _has_known_loss(steps, top))
     if top and "loss" in top.reaches and not any(_nonfinite(s.loss) for s in steps):
         # the step that stopped the script has a loss that no update closed
         when = f"at step {top.site.step}" if top.site else "in the last step"
         return [f"the loss is not finite {when}", *_updates(steps)]
     return [p for p in (_loss(steps, stays), *_updates(steps)) if p]
+
+
+def _has_known_loss(steps: Sequence[StepInfo], top: Finding) -> bool:
+    """Whether the step of a non-finite value has a loss: one that no update closed has none."""
+    known = {s.step for s in steps if s.loss is not None}
+    return top.fault in _NONFINITE_FAULTS and top.site is not None and top.site.step in known
 
 
 def _updates(steps: Sequence[StepInfo]) -> list[str]:

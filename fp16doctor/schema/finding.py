@@ -67,6 +67,7 @@ class Finding:
     repeats: tuple[OpSite, ...] = ()  # the same line and op elsewhere in the step
     subsumes: tuple[str, ...] = ()  # codes of findings folded under this one
     advice: str = ""  # what to change, imperative; "" where nothing is known
+    left_out: bool = False  # it ends in a loss that the script did not train on
 
 
 class OutcomeOfCheck(str, Enum):

@@ -5,6 +5,7 @@ Must not know what any of it means (``diagnose``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -78,6 +79,11 @@ class StepInfo:
     n_ops: int = 0  # ATen calls
     n_nonfinite_ops: int = 0  # of which had inf or NaN in an output
     next_loss_scale: float | None = None  # GradScaler's scale after update()
+
+    @property
+    def lost(self) -> bool:
+        """The optimizer took the step, and its loss was not finite."""
+        return self.loss is not None and not self.skipped and not math.isfinite(self.loss)
 
 
 @dataclass(frozen=True, slots=True)

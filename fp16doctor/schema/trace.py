@@ -46,7 +46,24 @@ class Event:
     first_nan: OpSite | None = None  # first op that made NaN out of it
     reaches: tuple[str, ...] = ()  # sinks: "loss", "gradients", "parameters", "buffers"
     repeats: tuple[OpSite, ...] = ()  # other births of the same kind by the same line and op
+    left: bool = False  # ends in one number, a loss that no backward took up
     in_tail: bool = False  # born after the update: preparation of the next batch, logging, evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """An inf or NaN that a step was given, and where it went."""
+
+    site: OpSite  # first op of forward or loss that takes it in
+    made_at: OpSite  # first op that reads it
+    nan: bool  # holds NaN; False: infinities alone
+    name: str | None = None  # parameter or buffer FQN
+    is_parameter: bool = False
+    is_buffer: bool = False
+    is_batch: bool = False  # the op at ``site`` reads a tensor with one row a sample
+    later_nonfinite: int = 0  # ops whose outputs inherit it
+    reaches: tuple[str, ...] = ()  # sinks: "loss", "gradients", "parameters", "buffers"
+    left: bool = False  # ends in one number, a loss that no backward took up
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +110,5 @@ class ReplayTrace:
     scalars_differ: int = 0  # .item() values that differ in the reference by more than rounding
     precision: PrecisionFacts | None = None  # finite losses; None where no reference was played
     complete: bool = True  # False: the step was examined in part
+    poisons: tuple[Poison, ...] = ()  # in tape order
     seconds: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,6 +122,16 @@ def test_fail_on(bench: Bench, fail_on: str, severity: Severity, status: int) ->
     bench.answer = lambda outcome: diagnosis(outcome, severity)
     assert bench.scan("", fail_on=fail_on) == status
     assert bench.scan("raise SystemExit(9)", fail_on=fail_on) == 9
+
+
+def test_a_step_taken_on_a_lost_loss_reaches_fail_on_without_a_finding(bench: Bench) -> None:
+    lost = (StepInfo(0, loss=1.0), StepInfo(1, loss=float("nan")))
+    bench.answer = lambda outcome: replace(diagnosis(outcome), findings=(), steps=lost)
+    assert bench.scan("", fail_on="error") == 3
+    assert bench.scan("", fail_on="never") == 0
+    skipped = (StepInfo(0, loss=1.0), StepInfo(1, loss=float("nan"), skipped=True))
+    bench.answer = lambda outcome: replace(diagnosis(outcome), findings=(), steps=skipped)
+    assert bench.scan("", fail_on="error") == 0
 
 
 @pytest.mark.parametrize(("script", "status"), [("", 4), ("raise SystemExit(7)", 7)])

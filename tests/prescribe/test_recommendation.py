@@ -141,3 +141,8 @@ def test_any_finding_gets_an_answer(code: str, fault: Fault) -> None:
     for where in (None, site(None), site("blocks.0")):
         planned = plan((finding(code, fault, site=where, advice=""),), bench(1, 1))
         assert planned[1].status is not RecommendationStatus.NONE_NEEDED
+
+
+def test_a_step_taken_on_a_lost_loss_needs_something_though_nothing_names_it() -> None:
+    assert plan(())[1].status is RecommendationStatus.NONE_NEEDED
+    assert plan((), lost=True)[1].status is RecommendationStatus.NONE_FOUND

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fp16doctor.record.births import births
+from fp16doctor.record.births import births, given
 from fp16doctor.record.range_hooks import Look
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
@@ -45,6 +45,7 @@ def record() -> Iterator[Record]:
         def on_tape(recorder: Recorder, roll: Roll) -> None:
             seen.sizes.append(len(roll.ops))
             seen.births.append(births(roll))
+            seen.given.append(given(roll))
             if tapes:
                 seen.tapes.append(build_tape(recorder, roll))
                 check(seen.tapes[-1])

@@ -243,3 +243,30 @@ def test_an_op_that_keeps_finite_values_is_looked_at_where_they_may_not_be(recor
 
     flagged = [short(op.op) for op in record(run).ops if op.nonfinite]
     assert flagged == ["mul", "stack", "relu", "tanh", "clone"]
+
+
+def test_what_a_step_is_given_is_known_where_the_step_takes_it_in(record: Record) -> None:
+    def run() -> None:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for number in range(3):
+            x = torch.ones(2, 3)
+            if number == 1:
+                x[0, 0] = math.nan
+            model(x).sum().backward()
+            optimizer.step()
+            model.load_state_dict({"weight": torch.ones(1, 3), "bias": torch.ones(1)})
+
+    assert [len(found) for found in record(run).given] == [0, 1, 0]
+
+
+def test_a_mask_in_a_sound_step_is_not_given(record: Record) -> None:
+    mask = torch.tensor([0.0, -math.inf])
+
+    def run() -> None:
+        w = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        (w * 3 + mask).softmax(-1)[0].backward()
+        optimizer.step()
+
+    assert record(run).given == [[]]

@@ -82,6 +82,24 @@ def test_a_gan_has_a_step_for_each_side(record: Record) -> None:
     assert [s.loss for s in seen.steps] == pytest.approx(seen.result["losses"], rel=1e-6)
 
 
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_a_loss_with_a_gradient_given_for_it(per_sample: bool, record: Record) -> None:
+    def run() -> list[float]:
+        model, losses = nn.Linear(3, 1), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            each = model(torch.ones(4, 3)).pow(2).squeeze(1)
+            loss = each if per_sample else each.mean()
+            gradient = torch.ones(4) / 4 if per_sample else torch.ones_like(loss)
+            loss.backward(gradient)
+            optimizer.step()
+            losses.append(each.mean().item())
+        return losses
+
+    seen = record(run)
+    assert [s.loss for s in seen.steps] == pytest.approx(seen.result, rel=1e-6)
+
+
 def test_gradients_from_outside_have_no_loss(record: Record) -> None:
     def run() -> None:
         model = nn.Linear(3, 3)

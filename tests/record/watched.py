@@ -24,6 +24,7 @@ class Watched:
     result: Any = None
     tapes: list[Tape] = field(default_factory=list)
     births: list[list[Birth]] = field(default_factory=list)
+    given: list[list[Birth]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # records on the rolling tape when handed over
 
     @property

@@ -227,3 +227,28 @@ def test_other_ends_of_the_script(kind: OutcomeKind, healthy: Diagnosis) -> None
     run = replace(healthy.run, outcome=Outcome(kind, 3))
     verdict = answer(replace(healthy, run=run)).verdict
     assert "interrupted" in verdict or "status 3" in verdict
+
+
+def test_a_loss_that_is_not_known_is_not_called_finite(overflow: Diagnosis) -> None:
+    known = tuple(replace(s, loss=1.0, skipped=False) for s in overflow.steps)
+    top = replace(overflow.findings[0], reaches=())
+    assert top.site is not None
+    kept = replace(overflow, steps=known, findings=(top,))
+    assert "the loss stays finite" in answer(kept).verdict
+    late = replace(top, site=replace(top.site, step=len(known)))
+    assert "stays finite" not in answer(replace(kept, findings=(late,))).verdict
+
+
+def test_a_loss_that_the_script_left_out_is_told(healthy: Diagnosis, overflow: Diagnosis) -> None:
+    note = replace(overflow.findings[0], severity=Severity.NOTE, left_out=True)
+    verdict = answer(replace(healthy, findings=(note,))).verdict
+    assert "nothing wrong found" not in verdict
+    assert "the script left out a loss that was not finite (step 0)" in verdict
+
+
+def test_a_step_that_made_nan_and_has_no_known_loss_is_told(healthy: Diagnosis) -> None:
+    unknown = replace(healthy.steps[3], loss=None, n_nonfinite_ops=5)
+    steps = (*healthy.steps[:3], unknown, *healthy.steps[4:])
+    verdict = answer(replace(healthy, steps=steps)).verdict
+    assert "nothing wrong found" not in verdict
+    assert f"step {unknown.step} made inf or NaN, and its loss is not known" in verdict

@@ -29,7 +29,9 @@ from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import born, fate, number, op_in, place
 from fp16doctor.schema.finding import Fault, Finding, Severity
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, Phase
+
+_BATCHED = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
 
 
 @rule(code="FD112", name="logic-nan", needs=("recording", "traces"))
@@ -41,7 +43,10 @@ def logic_nan(seen: Observations) -> Iterator[Finding]:
 
 
 def _batch_element(site: OpSite) -> str:
-    return f" at batch element {site.element[0]}" if site.element else ""
+    """Empty where the first dimension is not the batch: an optimizer works on parameters."""
+    if not site.element or site.phase not in _BATCHED:
+        return ""
+    return f" at batch element {site.element[0]}"
 
 
 def _what(cause: Cause) -> str:

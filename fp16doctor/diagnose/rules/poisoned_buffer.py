@@ -34,13 +34,17 @@ from fp16doctor.schema.trace import ReplayTrace, SinkState
 @rule(code="FD106", name="poisoned-buffer", needs=("traces",))
 def poisoned_buffer(seen: Observations) -> Iterator[Finding]:
     """Yield one finding for the first step that shows it, unless a birth explains it."""
-    if any("buffers" in e.reaches for t in seen.traces for e in t.events):
+    if any("buffers" in reached for t in seen.traces for reached in _reached(t)):
         return
     for trace in seen.traces:
         state = next((s for s in trace.sinks if s.sink == "buffers" and s.nonfinite), None)
         if state is not None:
             yield _finding(trace, state)
             return
+
+
+def _reached(trace: ReplayTrace) -> list[tuple[str, ...]]:
+    return [e.reaches for e in trace.events] + [p.reaches for p in trace.poisons]
 
 
 def _finding(trace: ReplayTrace, state: SinkState) -> Finding:

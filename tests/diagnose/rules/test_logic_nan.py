@@ -4,6 +4,7 @@ from making import event, observed, trace
 
 from fp16doctor.diagnose.rules.logic_nan import logic_nan
 from fp16doctor.schema.finding import Fault, Severity
+from fp16doctor.schema.location import Phase
 from fp16doctor.schema.trace import EventKind
 
 EMPTY_ROW = event(
@@ -29,3 +30,9 @@ def test_advice_for_a_row_without_entries() -> None:
     seen = observed(trace(event(EventKind.LOGIC, op="aten._softmax.default")))
     (finding,) = logic_nan(seen)
     assert "rows without any unmasked entry" in finding.advice
+
+
+def test_an_optimizer_works_on_parameters_not_on_a_batch() -> None:
+    update = event(EventKind.LOGIC, op="aten.addcdiv_.default", phase=Phase.OPTIMIZER)
+    (finding,) = logic_nan(observed(trace(update)))
+    assert "batch element" not in finding.what + finding.advice

@@ -1,0 +1,43 @@
+"""Whether what a step was given, an inf or NaN from outside, did harm, and nothing else did.
+
+Must not know the words of any rule.
+"""
+
+from __future__ import annotations
+
+from fp16doctor.schema.location import Phase
+from fp16doctor.schema.trace import Event, EventKind, Poison, ReplayTrace
+
+_BEFORE_BACKWARD = frozenset({Phase.FORWARD, Phase.LOSS, Phase.SCRIPT})
+_SINKS = ("loss", "gradients")
+_STATE = frozenset({"parameters", "buffers"})
+
+
+def harmful(trace: ReplayTrace) -> Poison | None:
+    """The first poison that loss or gradients of the step are non-finite from."""
+    return next((p for p in trace.poisons if _harms(trace, p)), None)
+
+
+def leaves_something(trace: ReplayTrace) -> bool:
+    """Whether a birth reached what the next step reads: it is given what this one made."""
+    return any(_STATE & set(e.reaches) for e in _born(trace))
+
+
+def _harms(trace: ReplayTrace, poison: Poison) -> bool:
+    """A birth in front of what it reaches explains that just as well, and goes first."""
+    reached = [s for s in _SINKS if s in poison.reaches and _is_lost(trace, s)]
+    if not reached:
+        return False
+    phases = {e.site.phase for e in _born(trace)}
+    early = bool(phases & _BEFORE_BACKWARD)
+    return not early and ("loss" in reached or Phase.BACKWARD not in phases)
+
+
+def _born(trace: ReplayTrace) -> list[Event]:
+    return [e for e in trace.events if e.kind is not EventKind.INTENDED and e.reaches]
+
+
+def _is_lost(trace: ReplayTrace, name: str) -> bool:
+    """In the reference run as well: a format alone does not make it."""
+    state = next((s for s in trace.sinks if s.sink == name), None)
+    return state is not None and state.nonfinite > 0 and state.nonfinite_reference > 0
