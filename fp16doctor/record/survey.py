@@ -72,7 +72,7 @@ class Survey:
         self._open: list[Track] = []  # touched in the open step, in order
         self._screens: dict[tuple[torch.device, torch.dtype], Screens] = {}
         self._pending: list[tuple[list[Track], PendingStats]] = []
-        self._labels: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._labels: weakref.WeakKeyDictionary[nn.Module, str | None] = weakref.WeakKeyDictionary()
         self._owners: dict[str, weakref.ref[nn.Module]] = {}
         self._parameters: dict[int, tuple[str, nn.Module, str]] = {}
         self._seen: set[int] = set()  # parameters whose gradients were looked at in this step
@@ -169,9 +169,9 @@ class Survey:
             self._caution("survey-stopped", f"the survey stopped; the last fault was {what}")
 
     def _track(self, path: str, module: nn.Module, role: str) -> Track | None:
-        if not self._plan.wanted(path, module):
-            return None
         label = self._label(path, module)
+        if label is None:
+            return None
         found = self._tracks.get((label, role))
         if found is None:
             scaled = role.startswith("grad_output")
@@ -179,11 +179,17 @@ class Survey:
             self._tracks[label, role] = found
         return found
 
-    def _label(self, path: str, module: nn.Module) -> str:
-        """Return the path, with the root's class in front where another root's module has it."""
-        known = self._labels.get(module)
-        if known is not None:
-            return known
+    def _label(self, path: str, module: nn.Module) -> str | None:
+        """Return the path, with the root's class in front where another root's module has it.
+
+        None for a module that is not to be surveyed; the plan is asked once a module, since its
+        answer may cost a walk over the model.
+        """
+        if module in self._labels:
+            return self._labels[module]
+        if not self._plan.wanted(path, module):
+            self._labels[module] = None
+            return None
         label, owner = path, self._owners.get(path)
         if owner is not None and (other := owner()) is not None and other is not module:
             root = next((r for r in self._roots() if any(m is module for m in r.modules())), None)

@@ -275,3 +275,26 @@ def test_the_bits_are_the_same() -> None:
         assert losses == watched
         assert [s.loss for s in watch.book.steps] == pytest.approx([v.item() for v in losses])
         assert all(map(torch.equal, weights(plain), weights(loop)))
+
+
+def test_the_plan_is_asked_once_a_module() -> None:
+    asked: list[str] = []
+
+    def wanted(path: str, module: nn.Module) -> bool:
+        asked.append(path)
+        return path != "0"
+
+    loop = Loop()
+    watch = Recorder(
+        SourceLines("."),
+        lambda recorder, roll: None,
+        lambda step: None,
+        plan=SurveyPlan(lambda step: Look.FULL, wanted),
+        wants_tape=lambda step: False,
+    )
+    watch.start()
+    for _ in range(4):
+        loop.step()
+    watch.stop()
+    assert sorted(asked) == ["", "0", "1", "2", "3"]
+    assert "0" not in {r.module_path for r in watch.survey.ranges()}
