@@ -6,7 +6,8 @@ Must not know remedies.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from fp16doctor.errors import ReplayError
@@ -86,6 +87,15 @@ class Bench:
         """Seconds of the budget that are not spent."""
         return max(self._budget - self._spent, 0.0)
 
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Count what is done inside against the budget."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent += time.perf_counter() - began
+
     def as_settled(self) -> Attempt:
         """Return the steps as they ran, at the loss scale where a scaler would settle."""
         if self.exhausted:
@@ -140,13 +150,11 @@ class Bench:
         return replace(attempt, no_better=reason)
 
     def _timed(self, policy: PrecisionPolicy, run: Callable[[], Attempt]) -> Attempt:
-        began = time.perf_counter()
         try:
-            return run()
+            with self.timing():
+                return run()
         except ReplayError as error:
             return Attempt(policy, (), (), failure=error.message)
-        finally:
-            self._spent += time.perf_counter() - began
 
     def _attempt(
         self, policy: PrecisionPolicy, *, settles: bool = False, scale: float | None = None

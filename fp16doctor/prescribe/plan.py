@@ -11,7 +11,7 @@ from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
-from fp16doctor.prescribe.treatable import OF_PRECISION, codes_of, demanding
+from fp16doctor.prescribe.treatable import OF_PRECISION, SCALER_USE, codes_of, demanding
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import (
@@ -69,7 +69,7 @@ def _recommendation(
         verified = [i for i in verified if found[i].remedy.kind is RemedyKind.FIXUP_INIT]
         if not verified:
             return _unverified(leading, place, found)
-    if leading.fault is Fault.MISUSE and not codes_of(leading) & OF_PRECISION:
+    if leading.fault is Fault.MISUSE and not codes_of(leading) & (OF_PRECISION | SCALER_USE):
         return _unverified(leading, place, found)
     if verified:
         best = min(verified, key=lambda i: _rank(found[i]))
@@ -114,6 +114,6 @@ def _rank(prescription: Prescription) -> tuple[int, float, float]:
         RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
         RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
         RemedyKind.FIXUP_INIT: 5,
-        RemedyKind.CODE_FIX: 5,
+        RemedyKind.CODE_FIX: 0,
     }
     return order[remedy.kind], flops, error

@@ -15,6 +15,9 @@ OF_PRECISION = frozenset(
     ("FD101", "FD102", "FD103", "FD104", "FD110", "FD111", "FD201", "FD202", "FD305")
 )
 
+# Codes of a GradScaler used so that the update is another one than without it.
+SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409"))
+
 
 def codes_of(finding: Finding) -> frozenset[str]:
     """The finding's code and those of the findings folded under it."""

@@ -35,6 +35,25 @@ def scale_of(tape: Tape) -> float:
     return loss_scale(tape, tape.losses[-1]).factor if tape.losses else 1.0
 
 
+def scale_storage(tape: Tape) -> int | None:
+    """Return the storage of the scale that a GradScaler multiplies the last loss by."""
+    if not tape.losses:
+        return None
+    producers, mark = Producers(tape), tape.losses[-1]
+    number, before = mark.ref.storage, mark.index
+    for _ in range(LONGEST_WAY):
+        index = producers.last_writer(number, before)
+        call = tape.ops[index] if index is not None else None
+        operand = None if call is None else _operand(call)
+        if call is None or operand is None or base(call.op) not in ("mul", "mul_", "div", "div_"):
+            return None
+        found = _tensor_factor(tape, call)
+        if found is not None and _is_power(found[1]):
+            return found[0].storage
+        number, before = operand.storage, call.index
+    return None
+
+
 def loss_scale(tape: Tape, mark: Mark) -> LossScale:
     """Return how the loss that backward was called on is scaled."""
     producers, number, before = Producers(tape), mark.ref.storage, mark.index
@@ -90,7 +109,8 @@ def _factor(tape: Tape, call: OpCall, *, direct: bool) -> float | None:
     constant = _constant(call)
     if constant is not None:
         return constant if direct else None
-    return _tensor_factor(tape, call)
+    found = _tensor_factor(tape, call)
+    return None if found is None else found[1]
 
 
 def _operand(call: OpCall) -> TensorRef | None:
@@ -104,15 +124,16 @@ def _constant(call: OpCall) -> float | None:
     return float(numbers[0]) if numbers else None
 
 
-def _tensor_factor(tape: Tape, call: OpCall) -> float | None:
-    """Return the value of a one-element fp32 leaf among the factors: GradScaler's scale."""
+def _tensor_factor(tape: Tape, call: OpCall) -> tuple[TensorRef, float] | None:
+    """Return the one-element fp32 factor that no op computes, GradScaler's scale, and its value."""
     for ref in refs_in(call.args)[1:]:
         made = Producers(tape).last_writer(ref.storage, call.index)
         if made is not None:
-            return _constant_result(tape.ops[made])
+            value = _constant_result(tape.ops[made])
+            return None if value is None else (ref, value)
         leaf = tape.leaves.get(ref.storage)
         if leaf is not None and not leaf.is_parameter and ref.dtype == "float32" and not ref.shape:
-            return float(_value(leaf.data, ref))
+            return ref, float(_value(leaf.data, ref))
     return None
 
 

@@ -19,7 +19,7 @@ from fp16doctor.replay.lifetimes import spent
 from fp16doctor.replay.narrow import NarrowPlayer
 from fp16doctor.replay.noise import NoisyPlayer
 from fp16doctor.replay.op_traits import is_uninitialised
-from fp16doctor.replay.parameters import parameter_numbers
+from fp16doctor.replay.parameters import parameter_numbers, parameter_values
 from fp16doctor.replay.scales import read_loss
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.values import is_float, nonfinite_code
@@ -38,6 +38,7 @@ class Trial:
     policy: PrecisionPolicy
     loss: float | None = None  # as backward gets it: the run's own loss scale included
     gradients: dict[str, Tensor] = field(default_factory=dict)  # float32, scale_factor divided out
+    updates: dict[str, Tensor] = field(default_factory=dict)  # parameter: end − start, float32
     nonfinite: dict[str, int] = field(default_factory=dict)  # sink -> elements
     births: list[OpSite] = field(default_factory=list)  # ops that made inf or NaN of finite inputs
     near: list[OpSite] = field(default_factory=list)  # with a keep-list: fp16 results near max
@@ -53,6 +54,15 @@ def run_trial(tape: Tape, policy: PrecisionPolicy) -> Trial:
     """Replay a step under ``policy``; raises ReplayError where an op cannot be played."""
     with random_state_kept(), torch.no_grad():
         return _Run(tape, SoloPlayer(tape, policy)).trial()
+
+
+def run_to_update(tape: Tape, policy: PrecisionPolicy) -> Trial:
+    """Replay a step under ``policy`` and keep what the optimizer did to each parameter."""
+    with random_state_kept(), torch.no_grad():
+        run = _Run(tape, SoloPlayer(tape, policy))
+        trial = run.trial()
+        trial.updates = run.updates()
+        return trial
 
 
 def run_disturbed(tape: Tape, format_name: str) -> Trial:
@@ -104,6 +114,17 @@ class _Run:
         self._read_losses(len(self._tape.ops))
         self._take_state()
         return self._trial
+
+    def updates(self) -> dict[str, Tensor]:
+        """Return the change of every parameter that the step wrote, once it is played."""
+        before, found = parameter_values(self._tape), {}
+        for name, number in parameter_numbers(self._tape).items():
+            ref = self._producers.widest_view(number)
+            if ref is not None and self._producers.writers(number) and name in before:
+                after = self._player.env.tensor(ref)
+                start = before[name].to(after.dtype).float()  # as this policy stores it
+                found[name] = after.float() - start
+        return found
 
     def forward_with(self, weights: dict[str, Tensor]) -> float | None:
         for name, number in parameter_numbers(self._tape).items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.treatable import target
+from fp16doctor.prescribe.treatable import SCALER_USE, target
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.prescription import (
     Prescription,
@@ -26,6 +26,8 @@ _NOT_EXPRESSED = "it needs an edit of the script, which was not tried"
 def propose(case: Case) -> Iterator[Prescription]:
     """One change for every finding that demands action and advises something."""
     for position, finding in case.demanding:
+        if case.bench is not None and finding.code in SCALER_USE:
+            continue  # the recorded steps can be edited so: ``scaler_use`` tries it
         if finding.advice and not finding.advice.startswith(_FORMAT_ADVICE):
             places = () if finding.site is None else _line(finding)
             remedy = Remedy(RemedyKind.CODE_FIX, finding.advice, target=places)

@@ -1,0 +1,82 @@
+"""Tries the GradScaler used as it should be, and the step without one.
+
+Must not know how a step is edited or measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.intended import verify
+from fp16doctor.prescribe.treatable import SCALER_USE, codes_of, line_target
+from fp16doctor.replay.scaler_use import (
+    Edit,
+    divided_once,
+    injection_scaled,
+    unscaled_by_step,
+    unscaled_first,
+    unscaled_once,
+    without_scaler,
+)
+from fp16doctor.schema.finding import Finding
+from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.policy import BF16, FP32, PrecisionPolicy
+from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
+from fp16doctor.schema.tape import Tape
+
+_FORMATS = (
+    ("bf16", BF16, "with torch.autocast(DEVICE, dtype=torch.bfloat16):  # or model.bfloat16()"),
+    ("fp32", FP32, "with torch.autocast(DEVICE, enabled=False):  # or model.float()"),
+)
+_NO_SCALER = "scaler = torch.amp.GradScaler(DEVICE, enabled=False)  # or none at all\n"
+
+
+def propose(case: Case) -> Iterator[Prescription]:
+    """The right use for each finding of a wrong one, then the formats that need no scaler."""
+    wrong = [(i, f) for i, f in case.demanding if f.code in SCALER_USE]
+    if not wrong or case.bench is None:
+        return
+    for position, finding in wrong:
+        remedy = Remedy(RemedyKind.CODE_FIX, finding.advice, target=_line(finding))
+        edit = _EDITS[finding.code](finding)
+        yield Prescription(remedy, (position,), verify(case.bench, edit))
+    treats = tuple(i for i, f in case.demanding if codes_of(f) & SCALER_USE)
+    for name, policy, change in _FORMATS:
+        yield _without(case, name, policy, change, treats)
+
+
+def _without(
+    case: Case, name: str, policy: PrecisionPolicy, change: str, treats: tuple[int, ...]
+) -> Prescription:
+    assert case.bench is not None
+    remedy = Remedy(
+        RemedyKind.DTYPE,
+        f"train in {name} without a loss scale",
+        change=(_NO_SCALER + change).replace("DEVICE", repr(case.device)),
+        value=name,
+    )
+    return Prescription(remedy, treats, verify(case.bench, without_scaler, policy))
+
+
+def _line(finding: Finding) -> tuple[str, ...]:
+    return () if finding.site is None else (line_target(finding.site),)
+
+
+def _at_site(edit: Callable[[Tape, OpSite], Tape | None]) -> Callable[[Finding], Edit]:
+    def of(finding: Finding) -> Edit:
+        site = finding.site
+        return lambda tape: None if site is None else edit(tape, site)
+
+    return of
+
+
+# How the step of each finding would run under the finding's advice.
+_EDITS: dict[str, Callable[[Finding], Edit]] = {
+    "FD402": lambda finding: unscaled_first,
+    "FD403": lambda finding: unscaled_by_step,
+    "FD405": lambda finding: unscaled_once,
+    "FD406": _at_site(divided_once),
+    "FD409": _at_site(injection_scaled),
+}
+assert _EDITS.keys() == SCALER_USE
