@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fp16doctor.diagnose.engine import diagnose
+from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
+from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
@@ -215,7 +217,10 @@ class Session:
             ranges=recording.ranges,
             warnings=summary.warnings(self._recorder),
             outlook=self._outlook() if final else {},
-            trajectory=bench.courses() if bench is not None else {},
+            trajectory=trajectory(bench, recording.steps),
+            gradient_scales=gradient_scales(
+                recording.ranges, prescriptions, by_hand=scale_by_hand(bench, recording.steps)
+            ),
             acceptance=CRITERIA,
         )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fp16doctor.schema.finding import CheckOutcome, Finding
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.prescription import Prescription, Recommendation
-from fp16doctor.schema.ranges import ModuleRanges
+from fp16doctor.schema.ranges import GradientScales, ModuleRanges
 from fp16doctor.schema.recording import Caution, RunInfo, StepInfo
 
 SCHEMA_VERSION = 1
@@ -79,5 +79,6 @@ class Diagnosis:
     warnings: tuple[Caution, ...] = ()
     outlook: dict[str, FormatOutlook] = field(default_factory=dict)  # format -> what it would do
     trajectory: dict[str, tuple[float, ...]] = field(default_factory=dict)  # "steps", and losses by policy
+    gradient_scales: GradientScales | None = None
     acceptance: dict[str, float] = field(default_factory=dict)  # criterion -> number
     schema_version: int = SCHEMA_VERSION
