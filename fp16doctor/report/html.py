@@ -23,8 +23,10 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _CODE_SPAN = re.compile(r"`([^`]+)`")
 
 
-def render_html(diagnosis: Diagnosis) -> str:
+def render_html(diagnosis: Diagnosis, *, pictures: bool = True) -> str:
     """Return one self-contained page: no request leaves it, equal bytes each time.
+
+    ``pictures=False`` leaves out what matplotlib draws, so that it is not imported.
 
     Its few scripts add a slider and buttons to copy; without them it says the same.
 
@@ -34,7 +36,7 @@ def render_html(diagnosis: Diagnosis) -> str:
     return (
         _environment()
         .get_template("report.html.j2")
-        .render(view=build_view(diagnosis, pictures=True))
+        .render(view=build_view(diagnosis, pictures=pictures))
     )
 
 
