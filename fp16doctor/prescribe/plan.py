@@ -11,7 +11,13 @@ from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
-from fp16doctor.prescribe.treatable import OF_PRECISION, SCALER_USE, codes_of, demanding
+from fp16doctor.prescribe.treatable import (
+    OF_PRECISION,
+    SCALER_USE,
+    codes_of,
+    demanding,
+    is_refusal,
+)
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import (
@@ -21,6 +27,7 @@ from fp16doctor.schema.prescription import (
     RemedyKind,
     Verdict,
 )
+from fp16doctor.schema.tape import Tape
 
 _LOGIC = ("logic-nan", "nonfinite-input")
 
@@ -31,10 +38,12 @@ def plan(
     updates: tuple[UpdateLoss, ...] = (),
     *,
     lost: bool = False,
+    refused: Tape | None = None,
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
     """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence.
 
     ``lost``: a step was taken on a non-finite loss, so that something is needed in any case.
+    ``refused``: the step up to a call that raised and ended the script.
     """
     leading = next((finding for _, finding in demanding(findings)), None)
     if leading is None and lost:
@@ -46,7 +55,7 @@ def plan(
         return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
-    found = tuple(prescriptions(Case(tuple(findings), bench, updates)))
+    found = tuple(prescriptions(Case(tuple(findings), bench, updates, refused)))
     if leading.name in _LOGIC:
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
@@ -69,7 +78,9 @@ def _recommendation(
         verified = [i for i in verified if found[i].remedy.kind is RemedyKind.FIXUP_INIT]
         if not verified:
             return _unverified(leading, place, found)
-    if leading.fault is Fault.MISUSE and not codes_of(leading) & (OF_PRECISION | SCALER_USE):
+    refused = verified and is_refusal(leading)
+    of_use = codes_of(leading) & (OF_PRECISION | SCALER_USE)
+    if leading.fault is Fault.MISUSE and not of_use and not refused:
         return _unverified(leading, place, found)
     if verified:
         best = min(verified, key=lambda i: _rank(found[i]))
@@ -103,8 +114,11 @@ def _code_changes(found: tuple[Prescription, ...], place: int) -> tuple[int, ...
     return tuple(i for i in changes if place in found[i].treats)[:1]
 
 
-def _rank(prescription: Prescription) -> tuple[int, float, float]:
-    """Cheapest first; among equals the one with the smaller gradient error."""
+def _rank(prescription: Prescription, *, edits_first: bool = False) -> tuple[int, float, float]:
+    """Cheapest first; among equals the one with the smaller gradient error.
+
+    ``edits_first``: a call that is refused is put right by an edit of the call.
+    """
     remedy = prescription.remedy
     flops = remedy.cost.get("flops_share", 0.0)
     error = prescription.verification.after.get("gradient error", 0.0)

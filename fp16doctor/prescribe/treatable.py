@@ -17,6 +17,7 @@ OF_PRECISION = frozenset(
 
 # Codes of a GradScaler used so that the update is another one than without it.
 SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409"))
+REFUSAL = "FD901"
 
 
 def codes_of(finding: Finding) -> frozenset[str]:
@@ -37,6 +38,11 @@ def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]
         for i, f in demanding(findings)
         if codes_of(f) & OF_PRECISION and f.fault is not Fault.LOSS_SCALE
     )
+
+
+def is_refusal(finding: Finding) -> bool:
+    """Tell whether the script ended in an exception that is about mixed precision."""
+    return finding.code == REFUSAL and finding.fault is Fault.MISUSE
 
 
 def format_of(finding: Finding) -> str | None:
