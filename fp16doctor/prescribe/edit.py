@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import ast
 
+import torch
+
 from fp16doctor.schema.location import SourceLine
 
+_NAMESPACES = ("torch", "F", "nn", "functional", "special")  # not a tensor in front of the call
+_BUILTINS = ("abs", "float", "int", "len", "max", "min", "pow", "range", "sum")
 _BLOCK = " pass"  # a line that opens a block is none without a body
 
 
@@ -34,6 +38,34 @@ def receiver(text: str, method: str) -> str | None:
     return ast.unparse(found[0]) if len(found) == 1 else None
 
 
+def within_block(text: str, header: str) -> str | None:
+    """Return a line inside a ``with`` block that is meant for what the line computes itself.
+
+    None where it is no statement of its own, or calls modules and functions of the script.
+    """
+    if _parsed(text) is None or not all(_is_torchs(n) for n in _nodes(text)):
+        return None
+    return f"{header}\n+     {text}"
+
+
+def with_call_in_fp32(text: str, name: str) -> str | None:
+    """Return a line whose only call of ``name`` gets its first input in fp32.
+
+    ``torch.exp(x)`` becomes ``torch.exp((x).float())``, ``x.exp()`` becomes ``(x).float().exp()``.
+    """
+    calls = [n for n in _nodes(text) if isinstance(n, ast.Call) and _called(n) == name]
+    if len(calls) != 1 or not isinstance(calls[0].func, ast.Attribute):
+        return None
+    call, owner = calls[0], calls[0].func.value
+    if _root(owner) in _NAMESPACES:
+        place = call.args[0] if call.args else None
+    else:
+        place = None if isinstance(owner, ast.Name) and owner.id == "self" else owner
+    if place is None or isinstance(place, ast.Starred):
+        return None
+    return _spliced(text, place, f"({ast.get_source_segment(text, place)}).float()")
+
+
 def diff(line: SourceLine, new: str | None) -> str:
     """Return the change of a line as a diff, "" where one of both is not known."""
     if line.text is None or new is None:
@@ -42,12 +74,38 @@ def diff(line: SourceLine, new: str | None) -> str:
 
 
 def _nodes(text: str) -> list[ast.AST]:
-    for source in (text, text + _BLOCK):
-        try:
-            return list(ast.walk(ast.parse(source)))
-        except SyntaxError:
-            continue
-    return []
+    tree = _parsed(text) or _parsed(text + _BLOCK)
+    return [] if tree is None else list(ast.walk(tree))
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return None
+
+
+def _is_torchs(node: ast.AST) -> bool:
+    """Tell whether a node is no call, or one of a function of torch or a method of a tensor."""
+    if not isinstance(node, ast.Call):
+        return True
+    if not isinstance(node.func, ast.Attribute):
+        return isinstance(node.func, ast.Name) and node.func.id in _BUILTINS
+    owner, name = node.func.value, node.func.attr
+    if _root(owner) in _NAMESPACES:
+        return name[0].islower() or name[0] == "_"
+    return hasattr(torch.Tensor, name) and not (isinstance(owner, ast.Name) and owner.id == "self")
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr.rstrip("_") if isinstance(call.func, ast.Attribute) else ""
+
+
+def _root(node: ast.AST) -> str:
+    """``torch`` of ``torch.special.exp2``, "" of anything but a dotted name."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _value(node: ast.AST) -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fp16doctor.replay.keep import in_torch_module
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
 
@@ -51,9 +52,11 @@ def format_of(finding: Finding) -> str | None:
 
 
 def line_target(site: OpSite) -> str:
-    """The place by its line alone, else as ``target`` has it."""
+    """The place by its line alone, else, and for what runs in a module of torch, its module."""
     line = site.source or site.caller
-    return target(site) if line is None else f"line:{line.file}:{line.line}"
+    return (
+        target(site) if line is None or in_torch_module(site) else f"line:{line.file}:{line.line}"
+    )
 
 
 def target(site: OpSite) -> str:

@@ -13,7 +13,7 @@ class KeepRule:
     """Part of a step that is computed in fp32.
 
     ``pattern`` is one of ``module:blocks.2.ffn`` (with everything below it), ``function:FILE:NAME``,
-    ``line:FILE:NUMBER``, ``op:aten.exp``.
+    ``line:FILE:NUMBER`` (what the line computes itself), ``op:aten.exp``.
     """
 
     pattern: str

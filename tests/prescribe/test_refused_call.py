@@ -10,7 +10,13 @@ from refusing import scanned, train
 from torch import Tensor
 
 from fp16doctor.prescribe.constants import beyond_format, within_format
-from fp16doctor.prescribe.edit import diff, receiver, with_number
+from fp16doctor.prescribe.edit import (
+    diff,
+    receiver,
+    with_call_in_fp32,
+    with_number,
+    within_block,
+)
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.location import OpSite, Phase, SourceLine
 from fp16doctor.schema.prescription import Prescription, RecommendationStatus, RemedyKind, Verdict
@@ -174,3 +180,34 @@ def test_receiver_and_diff() -> None:
     line = SourceLine("train.py", 3, "f", "a = 1")
     assert diff(line, "a = 2") == "# train.py:3\n- a = 1\n+ a = 2"
     assert diff(SourceLine("train.py", 3, "f"), "a = 2") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ("y = torch.exp(self.f(x))", "y = torch.exp((self.f(x)).float())"),
+        ("y = self.f(x).exp()", "y = (self.f(x)).float().exp()"),
+        ("y = x.exp_().sum()", "y = (x).float().exp_().sum()"),
+        ("y = self.exp(x)", None),  # a module of that name
+        ("y = exp(x)", None),
+        ("y = torch.exp(torch.exp(x))", None),
+        ("y = torch.exp(*x)", None),
+    ],
+)
+def test_a_call_with_its_input_in_fp32(line: str, edited: str | None) -> None:
+    assert with_call_in_fp32(line, "exp") == edited
+
+
+@pytest.mark.parametrize(
+    ("line", "itself"),
+    [
+        ("return (q @ k.transpose(-1, -2) / len(q) ** 0.5).softmax(-1)", True),
+        ("return F.softmax(self.scale.exp() * x, -1)", True),
+        ("return self.fc(x) * 2", False),
+        ("return dice(x) * 2", False),
+        ("return nn.Linear(3, 3)(x)", False),
+        ("for y in x.unbind():", False),
+    ],
+)
+def test_a_line_that_computes_all_itself(line: str, itself: bool) -> None:
+    assert (within_block(line, "with a:") is not None) is itself

@@ -105,7 +105,9 @@ def _remedy(case: Case, rules: tuple[KeepRule, ...]) -> Remedy:
     return Remedy(
         RemedyKind.FP32_KEEP,
         f"keep {names} in fp32",
-        change=pasted(targets, case.device),
+        change=pasted(
+            targets, case.device, case.bench.tapes[0] if case.bench is not None else None
+        ),
         target=targets,
         cost=cost_of(case.bench.tapes[0], rules) if case.bench is not None else {},
     )

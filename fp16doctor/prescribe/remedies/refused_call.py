@@ -32,7 +32,7 @@ def propose(case: Case) -> Iterator[Prescription]:
     keep = Remedy(
         RemedyKind.FP32_KEEP,
         f"keep `{place.partition(':')[2]}` in fp32",
-        change=pasted((place,), device),
+        change=pasted((place,), device, tape),
         target=(place,),
     )
     kept = PrecisionPolicy("keep-list", keep=(KeepRule(place),))
