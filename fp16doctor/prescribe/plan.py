@@ -17,6 +17,7 @@ from fp16doctor.prescribe.treatable import (
     codes_of,
     demanding,
     is_refusal,
+    rises,
 )
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
@@ -83,7 +84,7 @@ def _recommendation(
     if leading.fault is Fault.MISUSE and not of_use and not refused:
         return _unverified(leading, place, found)
     if verified:
-        best = min(verified, key=lambda i: _rank(found[i]))
+        best = min(verified, key=lambda i: (_behind(found[i], leading), _rank(found[i])))
         return Recommendation(RecommendationStatus.PRESCRIBED, found[best].remedy.title, (best,))
     if bench is not None:
         tried = sum(p.verification.verdict is Verdict.REFUTED for p in found)
@@ -114,11 +115,20 @@ def _code_changes(found: tuple[Prescription, ...], place: int) -> tuple[int, ...
     return tuple(i for i in changes if place in found[i].treats)[:1]
 
 
-def _rank(prescription: Prescription, *, edits_first: bool = False) -> tuple[int, float, float]:
-    """Cheapest first; among equals the one with the smaller gradient error.
+def _behind(prescription: Prescription, leading: Finding) -> int:
+    """Whatever the cost: a refused call and a scaler's use are put right by an edit.
 
-    ``edits_first``: a call that is refused is put right by an edit of the call.
+    Values that go on growing need room everywhere, not in one place; fp32 is that too.
     """
+    kind, value = prescription.remedy.kind, prescription.remedy.value
+    if is_refusal(leading) or codes_of(leading) & SCALER_USE:
+        return int(kind is not RemedyKind.CODE_FIX)
+    narrow = kind is RemedyKind.FP32_KEEP or value == "fp32"
+    return int(rises(leading) and narrow)
+
+
+def _rank(prescription: Prescription) -> tuple[int, float, float]:
+    """Cheapest first; among equals the one with the smaller gradient error."""
     remedy = prescription.remedy
     flops = remedy.cost.get("flops_share", 0.0)
     error = prescription.verification.after.get("gradient error", 0.0)
@@ -128,6 +138,6 @@ def _rank(prescription: Prescription, *, edits_first: bool = False) -> tuple[int
         RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
         RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
         RemedyKind.FIXUP_INIT: 5,
-        RemedyKind.CODE_FIX: 0,
+        RemedyKind.CODE_FIX: 5,
     }
     return order[remedy.kind], flops, error
