@@ -34,8 +34,13 @@ def beyond_format(call: OpCall) -> float | None:
     if name is None:
         return None
     limit = get_format(name).max
-    values = (v for v in (*call.args, *call.kwargs.values()) if _is_number(v))
-    return next((float(v) for v in values if isfinite(v) and abs(v) > limit), None)
+    return next((v for v in numbers(call) if isfinite(v) and abs(v) > limit), None)
+
+
+def numbers(call: OpCall) -> tuple[float, ...]:
+    """Return the numbers among the arguments of a call, lists of sizes left out."""
+    values = (v for v in (*call.args, *call.kwargs.values()) if isinstance(v, (int, float)))
+    return tuple(float(v) for v in values if type(v) is not bool)
 
 
 def is_beyond(call: OpCall) -> bool:
@@ -53,7 +58,3 @@ def within_format(call: OpCall) -> float | None:
         return None
     top = get_format(name).max
     return -top if number < 0 else top
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and type(value) is not bool
