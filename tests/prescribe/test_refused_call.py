@@ -62,6 +62,17 @@ def test_the_refused_constant_is_put_within_the_format(
     assert diagnosis.prescriptions[chosen] == edit
 
 
+def test_a_constant_that_is_not_on_the_line_is_named_by_itself() -> None:
+    lowest = torch.finfo(torch.float32).min
+
+    def named(scores: Tensor, mask: Tensor) -> Tensor:
+        return scores.masked_fill(mask, lowest)
+
+    edit = cures(scanned(lambda: train(named))[1])[EDIT]
+    assert edit.verification.verdict is Verdict.VERIFIED
+    assert edit.remedy.change == f"torch.finfo(scores.dtype).min  # in place of {lowest!r}"
+
+
 def test_the_proof_says_how_far_it_goes() -> None:
     _, diagnosis = scanned(lambda: train(filled))
     proof = cures(diagnosis)[EDIT].verification

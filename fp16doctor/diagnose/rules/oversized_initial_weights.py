@@ -4,7 +4,7 @@ What it checks:
     The layers of the first step, in order: the RMS of each weight against √(2 / fan_in), and how
     the RMS of the inputs grows from layer to layer. It is reported where four and more consecutive
     layers have weights of twice that size and each at least doubles what the next one gets; it is
-    an error where an op behind them overflows.
+    an error where an op behind them overflows in the first ten steps.
 
 Why it matters:
     A weight matrix multiplies the RMS by its standard deviation times √fan_in, whatever the size
@@ -33,6 +33,7 @@ from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.trace import Event, EventKind
 
+FIRST_STEPS = 10  # later, training has made the weights what they are
 _OVERFLOWS = (EventKind.OVERFLOW, EventKind.INTERNAL_OVERFLOW)
 
 
@@ -51,7 +52,8 @@ def oversized_initial_weights(seen: Observations) -> Iterator[Finding]:
 def _overflow_behind(seen: Observations, run: Run) -> Event | None:
     """The first overflow of the forward pass or the loss behind the first of the layers."""
     first = run.layers[0].site.index
-    for trace in sorted(seen.traces, key=lambda t: t.step):
+    early = (t for t in seen.traces if t.step < FIRST_STEPS)
+    for trace in sorted(early, key=lambda t: t.step):
         for event in trace.events:
             ahead = event.site.phase in (Phase.FORWARD, Phase.LOSS) and event.site.index >= first
             if ahead and event.kind in _OVERFLOWS and event.reaches:

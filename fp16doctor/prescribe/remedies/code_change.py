@@ -28,6 +28,7 @@ from fp16doctor.schema.tape import OpCall, Tape
 
 # Advice to change a format: the other remedies try that.
 _FORMAT_ADVICE = ("keep `", "run `")
+_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _NOT_EXPRESSED = "it needs an edit of the script, which was not tried"
 
 
@@ -78,10 +79,11 @@ def _within_range(position: int, tape: Tape) -> Prescription | None:
 
 
 def _edited(call: OpCall, old: float, end: str) -> str:
-    """The user's line with the changed number; "" where it cannot be found on it."""
+    """The user's line with the changed number; what to put there where it is not on the line."""
     line: SourceLine | None = call.site.source or call.site.caller
-    if line is None or line.text is None:
-        return ""
-    tensor = receiver(line.text, base(call.op))
-    dtype = f"{tensor}.dtype" if tensor is not None else "torch.float16"
-    return diff(line, with_number(line.text, old, f"torch.finfo({dtype}).{end}"))
+    text = "" if line is None or line.text is None else line.text
+    tensor = receiver(text, base(call.op))
+    dtype = f"{tensor}.dtype" if tensor is not None else _DTYPES[format_name(call) or "fp16"]
+    new = f"torch.finfo({dtype}).{end}"
+    change = "" if line is None else diff(line, with_number(text, old, new))
+    return change or f"{new}  # in place of {old!r}"

@@ -54,6 +54,13 @@ def test_an_overflow_in_front_of_the_layers_is_none() -> None:
     assert [f.code for f in diagnose(seen)[0] if f.severity is Severity.ERROR] == ["FD101"]
 
 
+def test_an_overflow_after_long_training_is_not_theirs() -> None:
+    late = trace(event(index=60, step=90, module_path="layers.6"), step=90)
+    seen = observed(first(gains=layers(*[4.0] * 8)), late, steps=plain(100))
+    (finding,) = oversized_initial_weights(seen)
+    assert finding.severity is Severity.NOTE
+
+
 def test_large_inputs_are_no_large_weights() -> None:
     """The same large values, which no layer makes larger."""
     hot = layers(*[1.0] * 8, size=1.0, start=2e4)
