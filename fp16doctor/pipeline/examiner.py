@@ -14,7 +14,7 @@ from fp16doctor.prescribe.shelf import TapeShelf
 from fp16doctor.record.births import Birth, births, given
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
-from fp16doctor.record.tape_builder import build_tape
+from fp16doctor.record.tape_builder import build_refused, build_tape
 from fp16doctor.replay.examine import examine
 from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.schema.location import Phase
@@ -73,6 +73,12 @@ class Examiner:
         if recorder.steps.attempted:
             self.shelf.follow(tape)
         return flagged
+
+    def keep_refused(self, recorder: Recorder, roll: Roll) -> None:
+        """Keep the way to a call that raised, if the run ends with it."""
+        raised = recorder.last_raise
+        if raised is not None and recorder.stopping:
+            self.shelf.refuse(build_refused(recorder, roll, raised))
 
     def _is_fresh(self, birth: Birth, step: int) -> bool:
         last = self._known.get(birth.key)

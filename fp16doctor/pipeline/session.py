@@ -35,6 +35,7 @@ from fp16doctor.schema.diagnosis import (
 from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
+from fp16doctor.schema.tape import Tape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -145,6 +146,7 @@ class Session:
                 self._tell()
             elif not roll.ops and self._hurt(recorder):
                 self._tell(whatever_it_holds=True)
+            self._examiner.keep_refused(recorder, roll)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the script
             recorder.caution(
                 "examination-failed",
@@ -182,11 +184,12 @@ class Session:
     def _with_raiser(self, outcome: Outcome, exception: BaseException | None) -> Outcome:
         """Name the op that raised the exception which ended the script."""
         last = self._recorder.last_raise
-        if exception is None or last is None or last[0] is not exception:
+        if exception is None or last is None or last.error is not exception:
+            self._examiner.shelf.refused = None
             return outcome
         from fp16doctor.record.tape_builder import site_of
 
-        return replace(outcome, raised_by=site_of(self._recorder, last[1], last[2]))
+        return replace(outcome, raised_by=site_of(self._recorder, last.op, last.step))
 
     def _diagnosis(self, outcome: Outcome, *, final: bool) -> Diagnosis:
         recording = Recording(
@@ -241,12 +244,16 @@ class Session:
     ) -> tuple[tuple[Prescription, ...], Recommendation]:
         lost = any(step.lost for step in seen.recording.steps)
         try:
-            return plan(findings, bench, seen.updates, lost=lost)
+            return plan(findings, bench, seen.updates, lost=lost, refused=self._refused())
         except Exception as error:  # noqa: BLE001 - the findings must not be lost with the cures
             self._recorder.caution(
                 "trials-failed", f"cures could not be tried: {type(error).__name__}: {error}"
             )
             return plan(findings, None, seen.updates, lost=lost)
+
+    def _refused(self) -> Tape | None:
+        """Return the step up to the call that ended the script, where cures may be tried on it."""
+        return self._examiner.shelf.refused if self._options.budget_s > 0 else None
 
     def _bench(self) -> Bench | None:
         """Return the kept steps, ready for trials; None where none was kept."""

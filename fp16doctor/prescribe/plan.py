@@ -11,7 +11,14 @@ from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
-from fp16doctor.prescribe.treatable import OF_PRECISION, SCALER_USE, codes_of, demanding
+from fp16doctor.prescribe.treatable import (
+    OF_PRECISION,
+    SCALER_USE,
+    codes_of,
+    demanding,
+    is_refusal,
+    rises,
+)
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import (
@@ -21,6 +28,7 @@ from fp16doctor.schema.prescription import (
     RemedyKind,
     Verdict,
 )
+from fp16doctor.schema.tape import Tape
 
 _LOGIC = ("logic-nan", "nonfinite-input")
 
@@ -31,10 +39,12 @@ def plan(
     updates: tuple[UpdateLoss, ...] = (),
     *,
     lost: bool = False,
+    refused: Tape | None = None,
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
     """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence.
 
     ``lost``: a step was taken on a non-finite loss, so that something is needed in any case.
+    ``refused``: the step up to a call that raised and ended the script.
     """
     leading = next((finding for _, finding in demanding(findings)), None)
     if leading is None and lost:
@@ -46,7 +56,7 @@ def plan(
         return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
-    found = tuple(prescriptions(Case(tuple(findings), bench, updates)))
+    found = tuple(prescriptions(Case(tuple(findings), bench, updates, refused)))
     if leading.name in _LOGIC:
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
@@ -69,10 +79,12 @@ def _recommendation(
         verified = [i for i in verified if found[i].remedy.kind is RemedyKind.FIXUP_INIT]
         if not verified:
             return _unverified(leading, place, found)
-    if leading.fault is Fault.MISUSE and not codes_of(leading) & (OF_PRECISION | SCALER_USE):
+    refused = verified and is_refusal(leading)
+    of_use = codes_of(leading) & (OF_PRECISION | SCALER_USE)
+    if leading.fault is Fault.MISUSE and not of_use and not refused:
         return _unverified(leading, place, found)
     if verified:
-        best = min(verified, key=lambda i: _rank(found[i]))
+        best = min(verified, key=lambda i: (_behind(found[i], leading), _rank(found[i])))
         return Recommendation(RecommendationStatus.PRESCRIBED, found[best].remedy.title, (best,))
     if bench is not None:
         tried = sum(p.verification.verdict is Verdict.REFUTED for p in found)
@@ -103,6 +115,18 @@ def _code_changes(found: tuple[Prescription, ...], place: int) -> tuple[int, ...
     return tuple(i for i in changes if place in found[i].treats)[:1]
 
 
+def _behind(prescription: Prescription, leading: Finding) -> int:
+    """Whatever the cost: a refused call and a scaler's use are put right by an edit.
+
+    Values that go on growing need room everywhere, not in one place; fp32 is that too.
+    """
+    kind, value = prescription.remedy.kind, prescription.remedy.value
+    if is_refusal(leading) or codes_of(leading) & SCALER_USE:
+        return int(kind is not RemedyKind.CODE_FIX)
+    narrow = kind is RemedyKind.FP32_KEEP or value == "fp32"
+    return int(rises(leading) and narrow)
+
+
 def _rank(prescription: Prescription) -> tuple[int, float, float]:
     """Cheapest first; among equals the one with the smaller gradient error."""
     remedy = prescription.remedy
@@ -114,6 +138,6 @@ def _rank(prescription: Prescription) -> tuple[int, float, float]:
         RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
         RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
         RemedyKind.FIXUP_INIT: 5,
-        RemedyKind.CODE_FIX: 0,
+        RemedyKind.CODE_FIX: 5,
     }
     return order[remedy.kind], flops, error

@@ -30,6 +30,12 @@ class TapeShelf:
         self._links = Links()
         self._until = WINDOW
         self._ill_since: int | None = None
+        self.refused: Tape | None = None  # up to a call that raised, at the run's end
+
+    def refuse(self, tape: Tape | None) -> None:
+        """Keep the step that ended in a call which raised."""
+        if tape is not None and _size(tape) <= MAX_BYTES:
+            self.refused = _detached(tape)
 
     def wants(self, step: int) -> bool:
         """Tell whether a step belongs to the run of consecutive ones."""

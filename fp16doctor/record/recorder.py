@@ -19,7 +19,7 @@ from fp16doctor.record.loss_watch import LossWatch
 from fp16doctor.record.module_paths import ModulePaths
 from fp16doctor.record.op_tap import OpTap
 from fp16doctor.record.quiet import Quiet
-from fp16doctor.record.roll import RawOp, Roll
+from fp16doctor.record.roll import Raised, Roll
 from fp16doctor.record.scaler_watch import ScalerWatch
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.split import carry_over
@@ -58,7 +58,8 @@ class Recorder:
         )
         self.survey = Survey(plan or SurveyPlan(), self.modules, self.caution)
         self.cautions: dict[str, Caution] = {}
-        self.last_raise: tuple[BaseException, RawOp, int] | None = None
+        self.last_raise: Raised | None = None
+        self.stopping = False  # no more ops will come
         self.roll = Roll(step=0, copy_cap=COPY_CAP)
         self.n_steps = 0
         self.devices: set[torch.device] = set()
@@ -103,6 +104,7 @@ class Recorder:
     def stop(self) -> None:
         """Stop watching, hand over what was recorded of the last step, leave nothing behind."""
         self.switch.stop()
+        self.stopping = True
         if self._alive and (self.steps.attempted or self.roll.ops):
             self._guarded(self._close)
         self.detach()
@@ -243,6 +245,7 @@ class Recorder:
         self.survey.begin(self.n_steps)
         if not self.switch.on:
             new = self._new_roll()  # what was carried over led to a tape
+        self.last_raise = None  # it belonged to the step before
         new.step = self.n_steps
         new.n_flagged = sum(op.code > 0 for op in new.ops)
         self.roll = new

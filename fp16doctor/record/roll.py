@@ -78,6 +78,16 @@ class RawOp:
 
 
 @dataclass(slots=True)
+class Raised:
+    """A call of the open step that raised, and when."""
+
+    error: BaseException
+    op: RawOp
+    step: int
+    index: int  # records in front of it
+
+
+@dataclass(slots=True)
 class Held:
     """Something that cannot be on a tape (a sparse tensor, a process group, a function)."""
 

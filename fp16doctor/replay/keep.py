@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+import torch
+
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import Tape
@@ -29,7 +31,22 @@ def covers(rule: KeepRule, site: OpSite) -> bool:
     lines = [line for line in (site.source, site.caller) if line is not None]
     if rule.kind == "function":
         return any(_same_file(file, x.file) and _in_function(rest, x.function) for x in lines)
+    if in_torch_module(site):
+        return False
     return any(_same_file(file, x.file) and str(x.line) == rest for x in lines)
+
+
+def in_torch_module(site: OpSite) -> bool:
+    """Tell whether an op runs inside a module of torch that the site's line calls.
+
+    A line is what it computes itself: ``sigmoid(self.conv(x))`` the sigmoid alone. Modules are
+    kept by their own names; one without a name, a loss that the script calls, belongs to its line.
+    """
+    line = site.source
+    if not site.module_path or site.module_class is None or line is None:
+        return False
+    own = line.function.startswith(f"{site.module_class}.")  # a user's class of the same name
+    return not own and hasattr(torch.nn, site.module_class)
 
 
 def covers_tensor(rule: KeepRule, name: str) -> bool:

@@ -170,6 +170,9 @@ def _proved(diagnosis: Diagnosis) -> str:
     if not cures or any(c.verification.verdict is not Verdict.VERIFIED for c in cures):
         return "not verified"
     steps = sorted({s for c in cures for s in c.verification.steps})
+    bounds = dict.fromkeys(c.verification.reason for c in cures if c.verification.reason)
+    if bounds:  # the proof holds so far and no further
+        return f"verified: {'; '.join(bounds)}"
     return f"verified by replay of {wording.steps_named(steps)}" if steps else "verified by replay"
 
 
@@ -181,6 +184,8 @@ def _proof(diagnosis: Diagnosis) -> str:
 def replay_line(diagnosis: Diagnosis) -> str:
     """``replayed 1 step, 812 ops, bit-equal to the run``."""
     replay = diagnosis.replay
+    if replay.fidelity is None and any(c.verification.steps for c in diagnosis.prescriptions):
+        return "cures were tried by replay; the evidence is recorded in the run itself"
     if replay.fidelity is None:
         return "nothing was replayed: all evidence is recorded in the run itself"
     how_much = f"{wording.plural(len(replay.steps), 'step')}, {wording.plural(replay.n_ops, 'op')}"

@@ -13,7 +13,7 @@ class KeepRule:
     """Part of a step that is computed in fp32.
 
     ``pattern`` is one of ``module:blocks.2.ffn`` (with everything below it), ``function:FILE:NAME``,
-    ``line:FILE:NUMBER``, ``op:aten.exp``.
+    ``line:FILE:NUMBER`` (what the line computes itself), ``op:aten.exp``.
     """
 
     pattern: str
@@ -30,12 +30,26 @@ class KeepRule:
 
 
 @dataclass(frozen=True, slots=True)
+class ConstantRule:
+    """A number of the script with another value, wherever an op at a place is given it.
+
+    ``pattern`` is a place as in ``KeepRule``. The ops of backward have the place of their forward
+    op: what they saved of the number changes with it, as it would by an edit of the line.
+    """
+
+    pattern: str
+    old: float
+    new: float
+
+
+@dataclass(frozen=True, slots=True)
 class PrecisionPolicy:
     """Formats of one replay."""
 
     name: str  # "as_run", "fp32", "fp64", "bf16", or what a remedy calls itself
     widen: tuple[tuple[str, str], ...] = ()  # (recorded dtype, replayed dtype), torch names
     keep: tuple[KeepRule, ...] = ()  # computed in fp32, inputs cast up
+    constants: tuple[ConstantRule, ...] = ()  # numbers among the arguments of ops
     scale_factor: float = 1.0  # the loss scale of the run is multiplied by this
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from fp16doctor.schema.layers import LayerGain
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.precision import PrecisionFacts
 
@@ -111,4 +112,5 @@ class ReplayTrace:
     precision: PrecisionFacts | None = None  # finite losses; None where no reference was played
     complete: bool = True  # False: the step was examined in part
     poisons: tuple[Poison, ...] = ()  # in tape order
+    layers: tuple[LayerGain, ...] = ()  # of the first step, in order of use
     seconds: float = 0.0
