@@ -6,7 +6,7 @@ Must not know the words of any rule.
 from __future__ import annotations
 
 from fp16doctor.schema.location import Phase
-from fp16doctor.schema.trace import Event, EventKind, Poison, ReplayTrace
+from fp16doctor.schema.trace import Event, Poison, ReplayTrace
 
 _BEFORE_BACKWARD = frozenset({Phase.FORWARD, Phase.LOSS, Phase.SCRIPT})
 _SINKS = ("loss", "gradients")
@@ -34,7 +34,7 @@ def _harms(trace: ReplayTrace, poison: Poison) -> bool:
 
 
 def _born(trace: ReplayTrace) -> list[Event]:
-    return [e for e in trace.events if e.kind is not EventKind.INTENDED and e.reaches]
+    return [e for e in trace.events if e.reaches and not e.harmless]
 
 
 def _is_lost(trace: ReplayTrace, name: str) -> bool:

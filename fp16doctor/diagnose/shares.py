@@ -8,7 +8,7 @@ from __future__ import annotations
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.precision import GradientLoss, OpLoss, UpdateLoss
-from fp16doctor.schema.trace import EventKind, ReplayTrace
+from fp16doctor.schema.trace import ReplayTrace
 
 # Most of a tensor's gradient is gone from here on. On sound fp16 and bf16 runs the share is below
 # 0.001 in every tensor; where a loss scale is missing it is 0.5 to 1 in most of them.
@@ -29,9 +29,7 @@ GRADIENT_ERROR = 0.1  # the same for the gradient
 def finite_traces(seen: Observations) -> tuple[ReplayTrace, ...]:
     """Examined steps in which nothing non-finite was born, or only what was meant to be."""
     return tuple(
-        t
-        for t in seen.traces
-        if t.precision is not None and all(e.kind is EventKind.INTENDED for e in t.events)
+        t for t in seen.traces if t.precision is not None and all(e.harmless for e in t.events)
     )
 
 

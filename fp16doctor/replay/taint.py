@@ -44,6 +44,7 @@ class Spread:
     ops: set[int] = field(default_factory=set)
     first_nan: OpSite | None = None
     reaches: set[str] = field(default_factory=set)
+    healer: OpSite | None = None  # last op that read it and made finite numbers of it
 
 
 class Tracer:
@@ -75,8 +76,10 @@ class Tracer:
             inherited = self._inherited(call, out.storages)
             if inherited:
                 self._pass_on(call, inherited, out)
-            else:
-                out.storages -= self._cleaned(call)
+                continue
+            if _heals(call, out.storages):
+                out.healer = call.site
+            out.storages -= self._cleaned(call)
         self._meet_marks(len(self._tape.ops), out)
         for sink in ("parameters", "buffers"):
             if out.storages & self._bad_in(sink):
@@ -123,6 +126,12 @@ class Tracer:
         if call.nonfinite or call.opaque:
             return set()
         return {r.storage for r in written_refs(call) if prod(r.shape) >= self._sizes[r.storage]}
+
+
+def _heals(call: OpCall, tainted: set[int]) -> bool:
+    """Tell whether a call makes finite numbers of tainted ones: a comparison makes none."""
+    made = any(is_float_ref(r) for r in outputs_of(call))
+    return made and not call.nonfinite and _reads(call, tainted)
 
 
 def _reads(call: OpCall, storages: set[int]) -> bool:
