@@ -219,6 +219,15 @@ def test_script_that_never_trains_is_no_failure(tmp_path: Path) -> None:
     assert saved(tmp_path, "never_trains")["steps"] == []
 
 
+def test_training_in_another_thread_is_not_called_no_training(tmp_path: Path) -> None:
+    done = scan(tmp_path, "threaded.py")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "3 optimizer steps ran in another thread, which was not watched" in done.stderr
+    assert "[other-thread]" in done.stderr
+    assert "no optimizer step was seen" not in done.stderr
+    assert [w["slug"] for w in saved(tmp_path, "threaded")["warnings"]] == ["other-thread"]
+
+
 def test_overflow_is_found_and_reaches_fail_on(tmp_path: Path) -> None:
     done = scan(tmp_path, "overflowing.py", "quietly", options=("--fail-on", "error"))
     assert done.returncode == 3, done.stderr

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_UNTRAINED = ("no-steps", "other-thread")  # what a report of a run without steps says of it
 _REACHED: dict[str, tuple[Severity, ...]] = {
     "never": (),
     "error": (Severity.ERROR,),
@@ -174,7 +175,7 @@ class _Scan:
         if text is None:
             return
         self._voice.say(text.rstrip("\n"))
-        if not diagnosis.steps and "[no-steps]" not in text:
+        if not diagnosis.steps and not any(f"[{s}]" in text for s in _UNTRAINED):
             self._voice.say(
                 f"fp16doctor: no optimizer step was seen in {self._request.target.name!r} (ran"
                 f" {diagnosis.run.duration_s:.1f} s); scan the script that trains, with arguments"

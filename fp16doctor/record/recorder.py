@@ -260,7 +260,10 @@ class Recorder:
             self._guarded(self.book.attempted, self)
 
     def _loss(self, loss: Tensor, gradient: Tensor | None) -> None:
-        if not self._alive or self._paused or threading.get_ident() != self._thread:
+        if not self._alive or self._paused:
+            return
+        if threading.get_ident() != self._thread:
+            self.steps.backwards_elsewhere += 1
             return
         if gradient is not None:
             with self.quiet():

@@ -154,6 +154,15 @@ def test_a_script_that_never_trained(hand_made: HandMade) -> None:
     assert said.proof.startswith("nothing was replayed")
 
 
+def test_a_script_that_trained_in_another_thread(hand_made: HandMade) -> None:
+    message = "12 optimizer steps ran in another thread, which was not watched"
+    warnings = (Caution("other-thread", message),)
+    said = answer(replace(hand_made["never-trained"](), warnings=warnings))
+    assert said.verdict.startswith(f"{message} in `train.py` (ran 4.1")
+    assert said.verdict.endswith("[other-thread]")
+    assert said.do.startswith("train in the main thread, or wrap the loop in `fp16doctor.profile")
+
+
 def test_a_nan_loss_without_a_finding_is_not_called_healthy(hand_made: HandMade) -> None:
     said = answer(hand_made["unexplained"]())
     assert said.mark == "unknown"
