@@ -38,6 +38,8 @@ class EventMaker:
         self._tape, self._policy, self._births = tape, policy, result.births
         self._tracer = Tracer(tape, result.codes, sinks.bad)
         self._sick = {s.sink for s in states if s.nonfinite_reference}
+        if self._tracer.cut_at is not None:
+            self._sick.add("gradients")  # no parameter's gradient was made that could be measured
 
     @property
     def tracer(self) -> Tracer:

@@ -121,7 +121,7 @@ def exception_story(diagnosis: Diagnosis) -> str:
 def outcome_words(outcome: Outcome) -> str:
     """``the script raised ValueError at train.py:99: loss is nan``, and so on for every end."""
     at = f" at {wording.location(outcome.source)}" if outcome.source else ""
-    said = f": {wording.first_line(outcome.message)}" if outcome.message else ""
+    said = f": {wording.first_line(outcome.message).rstrip('.')}" if outcome.message else ""
     return {
         OutcomeKind.FINISHED: "the script ran to its end",
         OutcomeKind.STOPPED: "ended after the number of steps asked for",

@@ -187,6 +187,25 @@ def test_layer_norm_of_equal_values_without_eps() -> None:
     assert event.n_nan == 2
 
 
+def test_anomaly_mode_raises_in_backward() -> None:
+    """No parameter has a gradient yet; the one that was being computed is NaN."""
+
+    def run() -> None:
+        w = torch.tensor([4.0, 0.0]).half().requires_grad_()
+        with torch.autograd.detect_anomaly(check_nan=True):
+            loss = (w * w).sqrt().sum()
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                loss.backward()
+
+    with pytest.warns(UserWarning, match="Anomaly Detection|Error detected"):
+        trace = watch(run).traces[-1]
+    event = only(trace.events, "div")
+    assert event.kind is EventKind.LOGIC
+    assert event.reaches == ("gradients",)
+    assert event.first_nan is not None
+    assert short(event.first_nan.op) == "mul"
+
+
 def test_root_of_zero_behind_relu_is_healed() -> None:
     def loss(w: Tensor) -> Tensor:
         return torch.sqrt(torch.relu(w)).sum()

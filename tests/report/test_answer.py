@@ -146,6 +146,13 @@ def test_an_exception_that_is_the_finding_is_said_once(hand_made: HandMade) -> N
     assert verdict.count("the script raised") == 1
 
 
+def test_a_message_that_ends_in_a_stop_is_joined_without_it(hand_made: HandMade) -> None:
+    diagnosis = hand_made["raised-without-finding"]()
+    outcome = replace(diagnosis.run.outcome, message="Function 'B' returned nan values.")
+    said = answer(replace(diagnosis, run=replace(diagnosis.run, outcome=outcome)))
+    assert "returned nan values;" in said.verdict
+
+
 def test_a_script_that_never_trained(hand_made: HandMade) -> None:
     said = answer(hand_made["never-trained"]())
     assert said.mark == "unknown"
