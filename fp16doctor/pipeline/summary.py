@@ -57,7 +57,7 @@ def warnings(recorder: Recorder) -> tuple[Caution, ...]:
     if elsewhere:
         why = f"{elsewhere} ran in another thread, which was not watched"
         found.append(Caution("other-thread", why))
-    elif not recorder.book.steps:
+    elif not recorder.book.steps and "recorder-stopped" not in recorder.cautions:
         found.append(Caution("no-steps", "no optimizer step was seen"))
     return tuple(found)
 

@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from fp16doctor.record import own
 from fp16doctor.record.roll import LeafStorage, RawOp, RawRef, Roll
 from fp16doctor.record.screen import FINITE, HAS_NAN, code_of, screen
 from fp16doctor.record.split import writes_of
@@ -118,7 +117,7 @@ def _screen_leaf(leaf: LeafStorage, ref: RawRef) -> int:
     if leaf.storage.device.type == "meta":
         return FINITE
     _, dtype, shape, stride, offset = ref
-    view = torch.empty(0, dtype=dtype, device=leaf.storage.device)
+    view = own.empty(0, dtype=dtype, device=leaf.storage.device)
     return screen(view.set_(leaf.bytes, offset, shape, stride))
 
 

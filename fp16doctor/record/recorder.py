@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fp16doctor.record import own
 from fp16doctor.record.bounds import COPY_CAP, Bounds
 from fp16doctor.record.compiled import compiled_frames
 from fp16doctor.record.fork import leave_when_forked
@@ -207,7 +208,7 @@ class Recorder:
             self.new_step(module)
         self._called_before = True
         self.survey.root_called()
-        if torch.is_grad_enabled():
+        if own.is_grad_enabled():
             self._forward_began()
             self.book.batch_of(args)
             if not self.modules.loss_allowed:

@@ -60,8 +60,8 @@ def top_finding(diagnosis: Diagnosis) -> Finding | None:
 
 
 def no_steps(diagnosis: Diagnosis) -> Caution:
-    """Why the run has no steps: none was taken, or another thread took them."""
-    known = (w for w in diagnosis.warnings if w.slug == "other-thread")
+    """Why the run has no steps: another thread took them, recording stopped, none was taken."""
+    known = (w for w in diagnosis.warnings if w.slug in ("other-thread", "recorder-stopped"))
     return next(known, Caution("no-steps", "no optimizer step was seen"))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from fp16doctor.record import own
 from fp16doctor.record.roll import RawOp, Roll
 from fp16doctor.record.split import writes_of
 from fp16doctor.record.usage.step_view import base_of, first_ref, number_factor
@@ -59,5 +60,5 @@ def came_in_as_zero(roll: Roll, number: int) -> bool:
     leaf = roll.leaves.get(number)
     if leaf is None or leaf.copy is None:
         return False
-    stored = torch.empty(0, dtype=torch.uint8, device=leaf.copy.device).set_(leaf.copy)
+    stored = own.empty(0, dtype=torch.uint8, device=leaf.copy.device).set_(leaf.copy)
     return not bool(stored.any())
