@@ -31,7 +31,6 @@ from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op, moved_o
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import born, fate, in_fp32, number, op_in, place
-from fp16doctor.formats.number_format import get_format
 from fp16doctor.formats.scalar import round_scalar
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.trace import Event
@@ -71,7 +70,7 @@ def _what(cause: Cause) -> str:
 
 def _is_one_rounding(event: Event, as_run: float, reference: float) -> bool:
     """Whether the format itself has no other value there; else several roundings led to it."""
-    return round_scalar(reference, get_format(event.format)) == as_run
+    return round_scalar(reference, limits(event.format)) == as_run
 
 
 def _why(cause: Cause) -> str:
