@@ -54,6 +54,27 @@ def total_lost(trace: ReplayTrace) -> float:
     return sum(g.lost_mass for g in kept) / mass if mass else 0.0
 
 
+def lost_update(trace: ReplayTrace) -> float:
+    """Share of the update that is lost with the gradients.
+
+    Where the optimizer's step is proportional to the gradient, the share of Σ|g|. Where it divides
+    by the gradient's size plus a floor, a parameter counts with its elements and g / (g + floor),
+    g its mean magnitude without the loss scale.
+    """
+    facts = trace.precision
+    if facts is None or facts.update_floor is None:
+        return total_lost(trace)
+    floor = facts.update_floor * (trace.loss_scale or 1.0)
+    kept = [g for g in facts.gradients if not _is_noise(g)]
+    lost = sum(_moved(g.underflows, g.lost_mass, floor) for g in kept)
+    whole = sum(_moved(g.total - g.zeros_reference, g.mass, floor) for g in kept)
+    return max(lost / whole if whole else 0.0, total_lost(trace))
+
+
+def _moved(elements: int, mass: float, floor: float) -> float:
+    return mass / (mass / elements + floor) if elements > 0 and mass else 0.0
+
+
 def _is_noise(gradient: GradientLoss) -> bool:
     return gradient.noise is not None and gradient.noise > NOISE
 
