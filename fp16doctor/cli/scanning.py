@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_UNTRAINED = (
+    "no-steps",
+    "other-thread",
+    "recorder-stopped",
+)  # what a report of a run without steps says of it
 _REACHED: dict[str, tuple[Severity, ...]] = {
     "never": (),
     "error": (Severity.ERROR,),
@@ -96,12 +101,14 @@ class _Scan:
         self._running, self._failed = False, False  # what failed early is tried again now
         if os.getpid() != self._process:  # a child the script forked: its parent reports
             return show_exception(run)
-        diagnosis = self._examine(session, run)
-        written = diagnosis is not None and self._write(diagnosis)
+        with session.originals:
+            diagnosis = self._examine(session, run)
+            written = diagnosis is not None and self._write(diagnosis)
         _flush_stdout()
         status = show_exception(run)
         if diagnosis is not None:
-            self._tell(diagnosis, outputs_written=written)
+            with session.originals:
+                self._tell(diagnosis, outputs_written=written)
         return self._status(status, diagnosis)
 
     def _session(self) -> Session:
@@ -174,7 +181,7 @@ class _Scan:
         if text is None:
             return
         self._voice.say(text.rstrip("\n"))
-        if not diagnosis.steps and "[no-steps]" not in text:
+        if not diagnosis.steps and not any(f"[{s}]" in text for s in _UNTRAINED):
             self._voice.say(
                 f"fp16doctor: no optimizer step was seen in {self._request.target.name!r} (ran"
                 f" {diagnosis.run.duration_s:.1f} s); scan the script that trains, with arguments"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.shelf import TapeShelf
-from fp16doctor.record.births import Birth, births, given
+from fp16doctor.record.births import Birth, births, given, spoils
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.tape_builder import build_refused, build_tape
@@ -59,7 +59,7 @@ class Examiner:
         """Examine a tape if it shows something new, or is due; True if something was flagged."""
         if not roll.ops:  # not taped
             return False
-        suspects = births(roll) or given(roll)
+        suspects = births(roll) or given(roll) or spoils(roll)
         fresh = [b for b in suspects if self._is_fresh(b, roll.step)]
         flagged = bool(fresh) and self._worth(recorder, fresh)
         due = flagged or self._due(recorder, roll)

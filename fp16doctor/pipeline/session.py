@@ -23,6 +23,7 @@ from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.outlook import outlook
 from fp16doctor.prescribe.plan import plan
+from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
@@ -82,6 +83,7 @@ class Session:
         self._examiner = Examiner()
         self._told = False
         self._started = ""
+        self.originals = Originals()  # of libraries that the script may replace parts of
 
     def __enter__(self) -> Session:
         """Start watching the calling thread."""
@@ -97,11 +99,12 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         """Stop watching; examine the step that was open."""
-        self._recorder.stop()
+        with self.originals:
+            self._recorder.stop()
 
     def so_far(self) -> Diagnosis:
         """Return the diagnosis of the steps closed so far, while the run goes on."""
-        with self._recorder.quiet():
+        with self.originals, self._recorder.quiet():
             return self._diagnosis(Outcome(OutcomeKind.FINISHED), final=False)
 
     def step_ends(self) -> None:
@@ -114,7 +117,8 @@ class Session:
 
     def finish(self, outcome: Outcome, exception: BaseException | None = None) -> Diagnosis:
         """Return the diagnosis of the whole run."""
-        return self._diagnosis(self._with_raiser(outcome, exception), final=True)
+        with self.originals:
+            return self._diagnosis(self._with_raiser(outcome, exception), final=True)
 
     # -- while it runs ---------------------------------------------------------------------------
 
@@ -140,6 +144,10 @@ class Session:
         return frozenset(trouble)
 
     def _on_tape(self, recorder: Recorder, roll: Roll) -> None:
+        with self.originals:
+            self._examine(recorder, roll)
+
+    def _examine(self, recorder: Recorder, roll: Roll) -> None:
         began = time.perf_counter()
         try:
             if self._examiner.take(recorder, roll):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fp16doctor.record import own
 from fp16doctor.record.bounds import COPY_CAP, Bounds
 from fp16doctor.record.compiled import compiled_frames
 from fp16doctor.record.fork import leave_when_forked
@@ -209,7 +210,7 @@ class Recorder:
             self.new_step(module)
         self._called_before = True
         self.survey.root_called()
-        if torch.is_grad_enabled():
+        if own.is_grad_enabled():
             self._forward_began()
             self.book.batch_of(args)
             if not self.modules.loss_allowed:
@@ -263,7 +264,10 @@ class Recorder:
             self._guarded(self.book.attempted, self)
 
     def _loss(self, loss: Tensor, gradient: Tensor | None) -> None:
-        if not self._alive or self._paused or threading.get_ident() != self._thread:
+        if not self._alive or self._paused:
+            return
+        if threading.get_ident() != self._thread:
+            self.steps.backwards_elsewhere += 1
             return
         if gradient is not None:
             with self.quiet():

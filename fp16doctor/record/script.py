@@ -14,6 +14,7 @@ from types import ModuleType
 
 from fp16doctor.errors import Fp16DoctorError
 from fp16doctor.record.locate import Located, ScriptSyntaxError, locate_file, locate_module
+from fp16doctor.record.originals import Originals
 from fp16doctor.record.peel import chain, peel, user_line
 from fp16doctor.schema.recording import Outcome, OutcomeKind
 
@@ -73,13 +74,19 @@ class PreparedScript:
             Exception: ``watch`` could not be entered; the script was not started then.
         """
         if self.located is None:
+            if self.failure is not None:
+                peel(self.failure)
             return _ended(self.failure, os.getcwd(), None)
-        process = os.getpid()
+        process, originals = os.getpid(), Originals()
         watch.__enter__()
         exception = _execute(self.located, self.target.argv)
-        # A child that the script forked comes by here as well; the watch is its parent's.
-        failure = _leave(watch, exception) if os.getpid() == process else None
-        return _ended(exception, self.located.folder, failure)
+        with originals:
+            # A child that the script forked comes by here as well; the watch is its parent's.
+            failure = _leave(watch, exception) if os.getpid() == process else None
+            ended = _ended(exception, self.located.folder, failure)
+            if ended.exception is not None:
+                peel(ended.exception)
+            return ended
 
 
 def prepare(target: Target) -> PreparedScript:
@@ -115,7 +122,6 @@ def show_exception(run: ScriptRun) -> int:
         return run.outcome.status
     if isinstance(exception, SystemExit):
         return _show_exit(exception)
-    peel(exception)
     return _call_hook(exception, run.outcome.status)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fp16doctor.record import own
 from fp16doctor.record.roll import Raised, RawOp, Roll
 from fp16doctor.record.screen import HAS_NAN
 from fp16doctor.record.split import reads_of, writes_of
@@ -218,4 +219,4 @@ def _after(places: dict[int, int], index: int, total: int) -> int:
 
 
 def _bytes(storage: Any) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return own.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -42,7 +42,7 @@ def examine(tape: Tape, *, with_reference: bool, ledger: UpdateLedger | None = N
         else:
             examination = _Examination(tape, FP32)
             trace = examination.trace()
-            if ledger is not None and all(e.kind is EventKind.INTENDED for e in trace.events):
+            if ledger is not None and all(e.harmless for e in trace.events):
                 examination.precision.updates.commit(ledger)
             if examination.own_format or _needs_fp64(trace):
                 wider = _Examination(tape, FP64).trace()

@@ -15,6 +15,7 @@ from fp16doctor.report.run_story import (
     left_out,
     loss_story,
     lost_step,
+    no_steps,
     run_clauses,
     top_finding,
     unknown_steps,
@@ -56,7 +57,8 @@ def _verdict(diagnosis: Diagnosis, mark: str) -> str:
         return "; ".join(said) + _others(diagnosis)
     if not diagnosis.steps:
         ran = f"ran {wording.seconds(diagnosis.run.duration_s)}"
-        return f"no optimizer step was seen in `{diagnosis.run.script}` ({ran})  [no-steps]"
+        why = no_steps(diagnosis)
+        return f"{why.message} in `{diagnosis.run.script}` ({ran})  [{why.slug}]"
     if has_nonfinite_loss(diagnosis):
         return "; ".join([*run_clauses(diagnosis, None), "no check names a cause"])
     seen, lost = wording.plural(len(diagnosis.steps), "step"), lost_step(diagnosis)
@@ -151,10 +153,21 @@ def _do(diagnosis: Diagnosis, mark: str) -> str:
         said = chosen.sentence
         return wording.joined(advice, said) or "no cure is known for this finding"
     if not diagnosis.steps:
-        return "let the script reach `optimizer.step()`: training itself was not examined"
+        return _let_it_train(diagnosis)
     if mark == "unknown":
         return _do_without_a_cause(diagnosis)
     return chosen.sentence or "nothing to change"
+
+
+def _let_it_train(diagnosis: Diagnosis) -> str:
+    if no_steps(diagnosis).slug == "other-thread":
+        return (
+            "train in the main thread, or wrap the loop in `fp16doctor.profile(model)` inside its "
+            "own: training itself was not examined"
+        )
+    if no_steps(diagnosis).slug == "recorder-stopped":
+        return "the script went on without being watched: no step of it was examined"
+    return "let the script reach `optimizer.step()`: training itself was not examined"
 
 
 def _do_without_a_cause(diagnosis: Diagnosis) -> str:
