@@ -40,8 +40,8 @@ class Output:
                 _probe_folder(os.path.dirname(os.path.realpath(self.path)))
         except OSError as error:
             raise UsageError(
-                f"{self.shown!r} cannot be written: {error.strerror}; name another file with"
-                " -o or --json, in a folder that exists and is writable",
+                f"{self.shown!r} cannot be written: {error.strerror}; name another file,"
+                " in a folder that exists and is writable",
                 "unwritable-output",
             ) from error
 
@@ -89,6 +89,28 @@ def choose(page: str | None, document: str | None, stem: str) -> tuple[Output, O
             "same-output",
         )
     return chosen_page, chosen_json
+
+
+def choose_bundle(name: str | None, *others: Output) -> Output | None:
+    """The file of ``--save-bundle``, None where none is asked for.
+
+    Raises:
+        UsageError: bundle-on-stdout, same-output.
+    """
+    if name is None:
+        return None
+    if name == STDOUT:
+        raise UsageError(
+            "a bundle is no text and does not go to standard output; name a file",
+            "bundle-on-stdout",
+        )
+    chosen = _output(name)
+    if any(_identity(chosen) == _identity(other) for other in others):
+        raise UsageError(
+            f"--save-bundle and the report both name {name!r}; give each its own file",
+            "same-output",
+        )
+    return chosen
 
 
 def _identity(output: Output) -> str | None:
