@@ -81,8 +81,8 @@ def choose(page: str | None, document: str | None, stem: str) -> tuple[Output, O
     Raises:
         UsageError: same-output, when both are one file.
     """
-    chosen_page = _output(page or f"fp16doctor-{stem}.html")
-    chosen_json = _output(document or f"fp16doctor-{stem}.json")
+    chosen_page = named(page or f"fp16doctor-{stem}.html")
+    chosen_json = named(document or f"fp16doctor-{stem}.json")
     if _identity(chosen_page) == _identity(chosen_json):
         raise UsageError(
             f"-o and --json both name {chosen_page.shown!r}; give each its own file",
@@ -104,7 +104,7 @@ def choose_bundle(name: str | None, *others: Output) -> Output | None:
             "a bundle is no text and does not go to standard output; name a file",
             "bundle-on-stdout",
         )
-    chosen = _output(name)
+    chosen = named(name)
     if any(_identity(chosen) == _identity(other) for other in others):
         raise UsageError(
             f"--save-bundle and the report both name {name!r}; give each its own file",
@@ -117,7 +117,8 @@ def _identity(output: Output) -> str | None:
     return output.path and os.path.realpath(output.path)
 
 
-def _output(name: str) -> Output:
+def named(name: str) -> Output:
+    """One output by its name; ``-`` is stdout."""
     if name == STDOUT:
         return Output(STDOUT, None, sys.stdout)
     return Output(name, os.path.abspath(name))

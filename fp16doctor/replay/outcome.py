@@ -6,7 +6,9 @@ Must not know files.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -19,19 +21,9 @@ from fp16doctor.replay.fidelity import left_in, without_memory, written_views
 from fp16doctor.replay.lockstep import last_uses
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.scales import read_loss
-from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import AS_RUN
 from fp16doctor.schema.tape import Tape, TensorRef
-
-
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """A replay as run, held against what the recorded step left behind."""
-
-    compared: int  # tensors
-    differing: int
-    first: OpSite | None  # last writer of the first tensor that differs
-    loss: float | None  # sum over the backward calls, loss scale included
+from fp16doctor.schema.what_if import Repetition
 
 
 def outcome_of(tape: Tape) -> dict[int, str]:
@@ -45,6 +37,17 @@ def outcome_of(tape: Tape) -> dict[int, str]:
         if left is not None and not without_memory(left):
             found[number] = _digest({ref: left_in(left, ref) for ref in views})
     return found
+
+
+@contextmanager
+def threads_of(count: int) -> Iterator[None]:
+    """Have torch cut its sums as the recording did: into so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def repeat(tape: Tape, outcome: dict[int, str]) -> Repetition:
