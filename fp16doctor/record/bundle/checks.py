@@ -11,7 +11,7 @@ from math import prod
 import torch
 
 from fp16doctor.record.bundle.malformed import MalformedError
-from fp16doctor.record.bundle.op_names import why_not
+from fp16doctor.record.bundle.op_names import argument_names, why_not
 from fp16doctor.record.roll import Held
 from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
@@ -45,6 +45,8 @@ def _check_op(call: OpCall) -> None:
     reason = why_not(call.op)
     if reason:
         raise UnknownOpError(f"op {call.index}, {call.op[:80]!r}, {reason}")
+    if not argument_names(call.op).issuperset(call.kwargs):
+        raise MalformedError(f"op {call.index}, {call.op}, has a named argument it does not take")
     if any(isinstance(v, Held) for v in _flat((call.args, call.kwargs))):
         raise MalformedError(f"op {call.index}, {call.op}, has an argument that was not recorded")
     if call.generator is not None and call.rng is None:

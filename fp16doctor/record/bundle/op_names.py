@@ -37,3 +37,11 @@ def why_not(name: str) -> str:
         return "does more than compute"
     kinds = [str(a.type) for a in (*schema.arguments, *schema.returns)]
     return "" if any("Tensor" in kind for kind in kinds) else "works on no tensors"
+
+
+@cache
+def argument_names(name: str) -> frozenset[str]:
+    """Return what the arguments of a known op are called."""
+    namespace, op, overload = name.split(".")
+    schema = getattr(getattr(getattr(torch.ops, namespace), op), overload)._schema
+    return frozenset(a.name for a in schema.arguments)

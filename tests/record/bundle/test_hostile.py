@@ -276,6 +276,10 @@ def _generator(document: Document) -> None:
     document["ops"][0]["generator"] = "cpu"
 
 
+def _named_argument(document: Document) -> None:
+    document["ops"][0].setdefault("kwargs", {})["x=print()#"] = 1
+
+
 def _key(document: Document) -> None:
     document["origin"]["step"] = "first"
 
@@ -285,7 +289,7 @@ def _key(document: Document) -> None:
     [
         *map(_drop, ("origin", "ops", "sites", "leaves", "losses", "complete", "outcome", "step")),
         *map(_twice, ("leaves", "gradients")),
-        *(_site, _loss, _loss_storage, _writes, _outcome, _generator, _key),
+        *(_site, _loss, _loss_storage, _writes, _outcome, _generator, _key, _named_argument),
     ],
 )
 def test_documents_that_do_not_hold_together(
