@@ -11,7 +11,7 @@ from fp16doctor.errors import BundleError, ReplayError
 from fp16doctor.replay.casting import REFUSALS
 from fp16doctor.replay.examine import examine
 from fp16doctor.replay.excerpt.find import Suspect, find
-from fp16doctor.replay.outcome import threads_of
+from fp16doctor.replay.outcome import as_recorded
 from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.excerpt import Excerpt, Shows
 from fp16doctor.schema.finding import Fault, Finding
@@ -40,7 +40,7 @@ def excerpt_of(bundle: Bundle) -> Excerpt:
         ReplayError: the step cannot be replayed here.
     """
     tried = []
-    with threads_of(bundle.origin.threads):
+    with as_recorded(bundle.origin):
         for count, suspect in enumerate(_suspects(bundle)):
             if count >= MOST_SUSPECTS:
                 break

@@ -18,7 +18,7 @@ from fp16doctor.prescribe.acceptance import (
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.replay.keep import covers
 from fp16doctor.replay.narrow import is_wide
-from fp16doctor.replay.outcome import repeat, threads_of
+from fp16doctor.replay.outcome import as_recorded, repeat
 from fp16doctor.replay.scales import at_scale, scale_of
 from fp16doctor.replay.trial import Trial, run_narrow, run_trial
 from fp16doctor.schema.bundle import Bundle
@@ -42,7 +42,7 @@ def what_if(bundle: Bundle, question: Question) -> WhatIf:
         ReplayError: the step as run cannot be replayed here.
     """
     check_question(bundle.tape, question)
-    with threads_of(bundle.origin.threads):
+    with as_recorded(bundle.origin):
         repetition = repeat(bundle.tape, bundle.outcome)
         return _Comparison(bundle, question).answer(repetition)
 

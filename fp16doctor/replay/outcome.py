@@ -21,9 +21,13 @@ from fp16doctor.replay.fidelity import left_in, without_memory, written_views
 from fp16doctor.replay.lockstep import last_uses
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.scales import read_loss
+from fp16doctor.schema.bundle import MATMUL_PRECISION, Origin
 from fp16doctor.schema.policy import AS_RUN
 from fp16doctor.schema.tape import Tape, TensorRef
 from fp16doctor.schema.what_if import Repetition
+
+MOST_THREADS = 256  # whatever a file says
+_PRECISIONS = ("highest", "high", "medium")
 
 
 def outcome_of(tape: Tape) -> dict[int, str]:
@@ -40,14 +44,17 @@ def outcome_of(tape: Tape) -> dict[int, str]:
 
 
 @contextmanager
-def threads_of(count: int) -> Iterator[None]:
-    """Have torch cut its sums as the recording did: into so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def as_recorded(origin: Origin) -> Iterator[None]:
+    """Have torch compute as it did in the recording: threads cut sums, a setting cuts products."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    wanted = origin.settings.get(MATMUL_PRECISION, precision)
+    torch.set_num_threads(min(max(origin.threads, 1), MOST_THREADS))
+    torch.set_float32_matmul_precision(wanted if wanted in _PRECISIONS else precision)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
 
 
 def repeat(tape: Tape, outcome: dict[int, str]) -> Repetition:

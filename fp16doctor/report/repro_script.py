@@ -121,13 +121,11 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _imports(excerpt: Excerpt, file: str | None) -> Iterator[str]:
-    if file is not None:
-        yield "import json"
-        yield "from pathlib import Path"
-        yield ""
-    elif any(_holds_special(t) for t in excerpt.given.values()) or _special_arguments(excerpt):
-        yield "from math import inf, nan"
-        yield ""
+    given = any(map(_holds_special, excerpt.given.values())) and file is None
+    lines = ["import json"] if file is not None else []
+    lines += ["from math import inf, nan"] if given or _special_arguments(excerpt) else []
+    lines += ["from pathlib import Path"] if file is not None else []
+    yield from (*lines, "") if lines else ()
     yield "import torch"
 
 

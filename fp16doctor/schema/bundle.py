@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.tape import Tape
 
+MATMUL_PRECISION = "float32 matmul precision"  # a name in ``Origin.settings``
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fp16doctor.errors import UsageError
 from fp16doctor.pipeline import what_if
-from fp16doctor.replay.outcome import threads_of
-from fp16doctor.schema.bundle import Bundle
+from fp16doctor.replay.outcome import as_recorded
+from fp16doctor.schema.bundle import Bundle, Origin
 from fp16doctor.schema.prescription import Verdict
 from fp16doctor.schema.what_if import Question
 
@@ -128,8 +128,17 @@ def test_what_cannot_be_asked(overflowing: Bundle, question: Question, words: st
         what_if(overflowing, question)
 
 
-def test_threads_are_put_back() -> None:
-    before = torch.get_num_threads()
-    with threads_of(2):
-        assert torch.get_num_threads() == 2
-    assert torch.get_num_threads() == before
+def test_torch_computes_as_in_the_recording_and_is_put_back() -> None:
+    origin = Origin("train.py", 0, "cpu", "0", "2", 2, {"float32 matmul precision": "medium"})
+
+    def state() -> tuple[int, str]:
+        return torch.get_num_threads(), torch.get_float32_matmul_precision()
+
+    before = state()
+    with as_recorded(origin):
+        assert state() == (2, "medium")
+    assert state() == before
+    hostile = replace(origin, threads=-5, settings={"float32 matmul precision": "none at all"})
+    with as_recorded(hostile):
+        assert state() == (1, before[1])
+    assert state() == before

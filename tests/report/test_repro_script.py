@@ -84,6 +84,10 @@ def test_many_elements_lie_in_a_file_beside_it(
     write_given(tmp_path / "r.safetensors", given)
     raw = (tmp_path / "r.safetensors").read_bytes()
     assert json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])["a"]["dtype"] == "F16"
+    clamped = excerpt(given, line("aten.clamp.default", A, float("-inf"), 13.0),
+                      line("aten.exp.default", Value("y0"), result="y1"))  # fmt: skip
+    path = tmp_path / "r.py"
+    assert "elements" in play(render_repro(clamped, ORIGIN, "r.safetensors"), path, capsys)
     text = render_repro(made, ORIGIN, "r.safetensors")
     assert "safetensors.torch" not in text
     assert f"{2 * INLINE} of {2 * INLINE} elements" in play(text, tmp_path / "r.py", capsys)

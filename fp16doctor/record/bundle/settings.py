@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from fp16doctor.schema.bundle import MATMUL_PRECISION
+
 
 def threads() -> int:
     """Return how many threads cut a sum on the CPU."""
@@ -16,7 +18,7 @@ def threads() -> int:
 def settings() -> dict[str, str]:
     """Return the settings by name; to be asked while the script's own hold."""
     return {
-        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        MATMUL_PRECISION: torch.get_float32_matmul_precision(),
         "deterministic algorithms": _word(torch.are_deterministic_algorithms_enabled()),
         "TF32": _word(torch.backends.cudnn.allow_tf32),
     }

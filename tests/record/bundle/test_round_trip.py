@@ -14,7 +14,7 @@ from bundling import FIVE, bundles_of, one_linear
 
 from fp16doctor.errors import BundleError
 from fp16doctor.record.bundle import read_bundle, write_bundle
-from fp16doctor.record.bundle.devices import on_this_machine
+from fp16doctor.record.bundle.devices import on_this_machine, placed
 from fp16doctor.replay.outcome import repeat
 from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.tape import OpCall, TensorRef, refs_in
@@ -106,13 +106,24 @@ def test_a_step_of_a_gpu_is_moved_to_the_cpu() -> None:
 
     (bundle,) = bundles_of(run)
     tape = replace(bundle.tape, ops=tuple(map(on_gpu, bundle.tape.ops)))
-    moved = on_this_machine(Bundle(tape, bundle.origin, bundle.outcome), available=False)
+    moved = placed(Bundle(tape, bundle.origin, bundle.outcome), {"cuda:0": "cpu"})
     assert moved.moved == ("cuda:0",)
     found = [r.device for c in moved.tape.ops for r in refs_in((c.args, c.outputs))]
     assert set(found) == {"cpu"}
     first, second = (repeat(moved.tape, {}) for _ in range(2))
     assert first.loss == second.loss is not None
-    assert on_this_machine(bundle, available=False) is bundle
+    assert on_this_machine(bundle) is bundle
+
+
+def test_bytes_go_where_the_references_are() -> None:
+    (bundle,) = bundles_of(one_linear)
+    moved = placed(bundle, {"cpu": "meta"})
+    assert {leaf.data.device.type for leaf in moved.tape.leaves.values()} == {"meta"}
+    devices = {v for c in moved.tape.ops for k, v in c.kwargs.items() if k == "device"}
+    assert devices <= {torch.device("meta"), None}
+    found = {r.device for c in moved.tape.ops for r in refs_in((c.args, c.outputs))}
+    assert found == {"meta", ""}  # of what an op makes the tape does not say where it is
+    assert moved.moved == ()
 
 
 def test_a_tape_that_cannot_be_replayed_elsewhere_is_not_written(tmp_path: Path) -> None:
