@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from fp16doctor.cli.bundles import save_bundle
 from fp16doctor.cli.outputs import Output
 from fp16doctor.cli.saves import first_saving_line
 from fp16doctor.cli.voice import Voice
@@ -50,6 +51,7 @@ class Request:
     fail_on: str  # error, warning, never
     budget_s: float = 45.0  # seconds for trying cures
     tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
+    bundle: Output | None = None  # where a step is kept for another machine
 
 
 def run_scan(request: Request, voice: Voice) -> int:
@@ -64,6 +66,8 @@ def run_scan(request: Request, voice: Voice) -> int:
     """
     request.page.check()
     request.document.check()
+    if request.bundle is not None:
+        request.bundle.check()
     scan = _Scan(request, voice)
     prepared = prepare(request.target)
     if request.steps is not None:
@@ -109,6 +113,7 @@ class _Scan:
         if diagnosis is not None:
             with session.originals:
                 self._tell(diagnosis, outputs_written=written)
+                self._save_bundle(session, diagnosis)
         return self._status(status, diagnosis)
 
     def _session(self) -> Session:
@@ -129,6 +134,7 @@ class _Scan:
                 sources=request.sources,
                 budget_s=request.budget_s,
                 tolerance=request.tolerance,
+                keeps_bundle=request.bundle is not None,
             ),
             request.target.name,
             request.target.argv,
@@ -172,6 +178,15 @@ class _Scan:
             self._voice.warn(str(error))
             return False
         return True
+
+    def _save_bundle(self, session: Session, diagnosis: Diagnosis) -> None:
+        output = self._request.bundle
+        if output is None:
+            return
+        saved = self._guarded(
+            "writing the bundle", lambda: save_bundle(session, diagnosis, output, self._voice)
+        )
+        self._failed = self._failed or not saved
 
     def _tell(self, diagnosis: Diagnosis, *, outputs_written: bool) -> None:
         text = self._guarded(

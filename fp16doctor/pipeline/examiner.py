@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from fp16doctor.errors import ReplayError
+from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.prescribe.shelf import TapeShelf
 from fp16doctor.record.births import Birth, births, given, spoils
 from fp16doctor.record.recorder import Recorder
@@ -36,7 +37,8 @@ SAMPLING_ALLOWANCE = 5.0  # seconds that may go into them in any case
 class Examiner:
     """Traces, kept tapes and summed updates of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeper: BundleKeeper | None = None) -> None:
+        self.keeper = keeper  # of steps for a bundle
         self.traces: list[ReplayTrace] = []
         self.ledger = UpdateLedger()
         self.shelf = TapeShelf()
@@ -96,6 +98,8 @@ class Examiner:
             trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
         self.traces.append(trace)
         self.shelf.offer(tape, trace)
+        if self.keeper is not None:
+            self.keeper.offer(tape, trace)
 
     def _due(self, recorder: Recorder, roll: Roll) -> bool:
         """Tell whether a step without a flag is one of the sampled ones, and there is time."""

@@ -17,6 +17,7 @@ from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
+from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.prescribe.acceptance import CRITERIA
@@ -29,6 +30,7 @@ from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
+from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.diagnosis import (
     Diagnosis,
     FormatOutlook,
@@ -53,6 +55,7 @@ class ScanOptions:
     sources: bool = True  # keep the text of source lines
     budget_s: float = 45.0  # seconds that trying cures may take
     tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
+    keeps_bundle: bool = False  # ``Session.bundle`` will be asked for
     survey: SurveyPlan | None = None  # which steps are surveyed, and how closely
     # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
     wants_tape: Callable[[int, Trouble], bool] | None = None
@@ -80,7 +83,7 @@ class Session:
             plan=options.survey,
             wants_tape=self._wants_tape,
         )
-        self._examiner = Examiner()
+        self._examiner = Examiner(BundleKeeper() if options.keeps_bundle else None)
         self._told = False
         self._started = ""
         self.originals = Originals()  # of libraries that the script may replace parts of
@@ -119,6 +122,14 @@ class Session:
         """Return the diagnosis of the whole run."""
         with self.originals:
             return self._diagnosis(self._with_raiser(outcome, exception), final=True)
+
+    def bundle(self, diagnosis: Diagnosis) -> Bundle:
+        """Return the step of the leading finding, to be replayed elsewhere.
+
+        Raises BundleError no-step-kept.
+        """
+        keeper = self._examiner.keeper or BundleKeeper()
+        return keeper.bundle(diagnosis.run, diagnosis.findings)
 
     # -- while it runs ---------------------------------------------------------------------------
 

@@ -63,6 +63,23 @@ def from_json(text: str, *, source: str = "the text") -> Diagnosis:
     return diagnosis
 
 
+def spell(hint: Any, value: Any) -> Any:
+    """Return a value of the schema, a dataclass say, as plain JSON values; ``hint`` is its type."""
+    return _encode(hint, value)
+
+
+def unspell(hint: Any, data: Any) -> Any:
+    """Undo ``spell``.
+
+    Raises:
+        ValueError: ``data`` is no such value; the message names the field.
+    """
+    try:
+        return _decode(hint, data, "")
+    except _Mismatch as error:
+        raise ValueError(str(error)) from None
+
+
 def load(path: Path) -> Diagnosis:
     """Read a diagnosis file.
 
