@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp16doctor.replay.keep import in_torch_module
-from fp16doctor.schema.finding import RISE, Fault, Finding, Severity
+from fp16doctor.schema.finding import RISE, SCALER_RAISED, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
 
 # Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
@@ -44,6 +44,11 @@ def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]
 def is_refusal(finding: Finding) -> bool:
     """Tell whether the script ended in an exception that is about mixed precision."""
     return finding.code == REFUSAL and finding.fault is Fault.MISUSE
+
+
+def is_refused_by_scaler(finding: Finding) -> bool:
+    """Tell whether it was a check of GradScaler's own that raised: a disabled one makes none."""
+    return is_refusal(finding) and any(e.quantity == SCALER_RAISED for e in finding.evidence)
 
 
 def rises(finding: Finding) -> bool:

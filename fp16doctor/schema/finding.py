@@ -35,6 +35,7 @@ class Fault(str, Enum):
 
 # Quantity of an Evidence: how fast values grew until they left the format.
 RISE = "rise in binades per 100 steps"
+SCALER_RAISED = "calls of GradScaler that raised"
 
 
 @dataclass(frozen=True, slots=True)
