@@ -52,6 +52,13 @@ from fp16doctor.errors import UsageError
     metavar="FACTOR",
     help="How much more than 5 % of the fp32 descent a cure may miss, as a factor.",
 )
+@click.option(
+    "--confirm",
+    is_flag=True,
+    help="Run the script a second time, under the recommended cure. What Python writes below the"
+    " working folder goes to a temporary one; other writes and what is sent over the network do"
+    " happen again.",
+)
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
 @click.option(
     "--fail-on",
@@ -70,6 +77,7 @@ def scan(
     steps: int | None,
     budget: float,
     tolerance: float,
+    confirm: bool,
     no_source: bool,
     fail_on: str,
     quiet: bool,
@@ -97,6 +105,7 @@ def scan(
         budget_s=budget,
         tolerance=tolerance,
         fail_on=fail_on,
+        confirm=confirm,
     )
     return run_scan(request, Voice(quiet=quiet, verbose=verbose))
 
