@@ -45,3 +45,9 @@ class ReplayError(Fp16DoctorError):
     """A tape could not be replayed; the diagnosis goes on without it and says so."""
 
     exit_code = 4
+
+
+class ApplyError(Fp16DoctorError):
+    """A cure cannot be put on a live model or script from outside; ``message`` says why."""
+
+    exit_code = 4

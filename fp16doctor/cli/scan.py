@@ -57,6 +57,13 @@ from fp16doctor.errors import UsageError
     metavar="FILE",
     help="Keep the leading finding's step, inputs and weights included, for replay and repro.",
 )
+@click.option(
+    "--confirm",
+    is_flag=True,
+    help="Run the script a second time, under the recommended cure. What Python writes below the"
+    " working folder goes to a temporary one; other writes and what is sent over the network do"
+    " happen again.",
+)
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
 @click.option(
     "--fail-on",
@@ -76,6 +83,7 @@ def scan(
     budget: float,
     tolerance: float,
     save_bundle: str | None,
+    confirm: bool,
     no_source: bool,
     fail_on: str,
     quiet: bool,
@@ -104,6 +112,7 @@ def scan(
         tolerance=tolerance,
         fail_on=fail_on,
         bundle=choose_bundle(save_bundle, page, json_file),
+        confirm=confirm,
     )
     return run_scan(request, Voice(quiet=quiet, verbose=verbose))
 

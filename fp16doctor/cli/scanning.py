@@ -18,6 +18,7 @@ from fp16doctor.cli.saves import first_saving_line
 from fp16doctor.cli.voice import Voice
 from fp16doctor.errors import Fp16DoctorError, OutputError
 from fp16doctor.record.script import PreparedScript, ScriptRun, Target, prepare, show_exception
+from fp16doctor.record.start import Start, start_of
 from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.recording import Outcome
 
@@ -52,6 +53,7 @@ class Request:
     budget_s: float = 45.0  # seconds for trying cures
     tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
     bundle: Output | None = None  # where a step is kept for another machine
+    confirm: bool = False  # run the script again under the recommended cure
 
 
 def run_scan(request: Request, voice: Voice) -> int:
@@ -68,7 +70,8 @@ def run_scan(request: Request, voice: Voice) -> int:
     request.document.check()
     if request.bundle is not None:
         request.bundle.check()
-    scan = _Scan(request, voice)
+    start = start_of(request.target, request.steps) if request.confirm else None
+    scan = _Scan(request, voice, start)
     prepared = prepare(request.target)
     if request.steps is not None:
         _warn_of_saves(prepared, request.steps, voice)
@@ -89,8 +92,8 @@ def _warn_of_saves(prepared: PreparedScript, steps: int, voice: Voice) -> None:
 class _Scan:
     """One scan on its way: what has failed so far, and what is written."""
 
-    def __init__(self, request: Request, voice: Voice) -> None:
-        self._request = request
+    def __init__(self, request: Request, voice: Voice, start: Start | None) -> None:
+        self._request, self._start = request, start
         self._voice = voice
         self._process = os.getpid()
         self._search_path = list(sys.path)  # before the script's folder is put in front
@@ -110,6 +113,9 @@ class _Scan:
             written = diagnosis is not None and self._write(diagnosis)
         _flush_stdout()
         status = show_exception(run)
+        if diagnosis is not None and self._start is not None:
+            diagnosis = self._confirm(diagnosis, self._start)
+            written = self._write(diagnosis)
         if diagnosis is not None:
             with session.originals:
                 self._tell(diagnosis, outputs_written=written)
@@ -158,6 +164,19 @@ class _Scan:
             self._voice.fault("ending the observation", run.watch_failure)
         outcome = run.outcome if self._request.sources else _without_source(run.outcome)
         return self._guarded("examining the run", lambda: session.finish(outcome, run.exception))
+
+    def _confirm(self, diagnosis: Diagnosis, start: Start) -> Diagnosis:
+        """Have the script run again under the recommended cure; as it was where that fails."""
+        from fp16doctor.pipeline.confirm import confirm, worth_confirming
+
+        if not worth_confirming(diagnosis):
+            return diagnosis
+        self._voice.say(
+            "fp16doctor: the script runs again under the recommended cure; files that compiled"
+            " code or another folder takes, and what goes over the network, are written again"
+        )
+        found = self._guarded("confirming the cure", lambda: confirm(diagnosis, start))
+        return diagnosis if found is None else found
 
     def _write(self, diagnosis: Diagnosis, *, early: bool = False) -> bool:
         """Write both files, each whatever becomes of the other; True if both are in place."""

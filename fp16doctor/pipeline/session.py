@@ -62,6 +62,11 @@ class ScanOptions:
     before_step: Callable[[], None] | None = None  # may raise into the script
 
 
+def script_root(script: str) -> str:
+    """Return the folder that reported paths are relative to."""
+    return os.path.dirname(os.path.abspath(script)) if os.path.exists(script) else os.getcwd()
+
+
 class Session:
     """Watches a run; a context manager around it, then ``finish``."""
 
@@ -74,8 +79,7 @@ class Session:
     ) -> None:
         self._options, self._script, self._argv = options, script, argv
         self._on_first_error = on_first_error
-        root = os.path.dirname(os.path.abspath(script)) if os.path.exists(script) else os.getcwd()
-        lines = SourceLines(root, keep_text=options.sources)
+        lines = SourceLines(script_root(script), keep_text=options.sources)
         self._recorder = Recorder(
             lines,
             self._on_tape,

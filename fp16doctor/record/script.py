@@ -5,11 +5,12 @@ Must not know what watches the run (``pipeline``) or where a report is written (
 
 from __future__ import annotations
 
+import ast
 import builtins
 import os
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from fp16doctor.errors import Fp16DoctorError
@@ -63,6 +64,13 @@ class PreparedScript:
     def source(self) -> str | bytes | None:
         """The script's text, where there is one."""
         return None if self.located is None else self.located.source
+
+    def with_tree(self, tree: ast.Module | None) -> PreparedScript:
+        """Return the script with other code in the same place; itself where ``tree`` is None."""
+        if tree is None or self.located is None:
+            return self
+        code = compile(tree, self.located.file, "exec", dont_inherit=True)
+        return replace(self, located=replace(self.located, code=code))
 
     def run(self, watch: AbstractContextManager[object]) -> ScriptRun:
         """Run the script's code inside ``watch``; whatever ends it is returned, never raised.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from fp16doctor.report import wording
+from fp16doctor.report.confirmed import confirm_line, proof_words
 from fp16doctor.report.run_story import (
     exception_story,
     first_nonfinite,
@@ -35,7 +36,14 @@ def answer(diagnosis: Diagnosis) -> AnswerView:
     if top_finding(diagnosis) is None and _ended_badly(diagnosis):
         said.reverse()  # nothing else was found: the exception is the news
     verdict = "; ".join(p for p in said if p)
-    return AnswerView(mark, verdict, _place(diagnosis), _do(diagnosis, mark), _proof(diagnosis))
+    return AnswerView(
+        mark,
+        verdict,
+        _place(diagnosis),
+        _do(diagnosis, mark),
+        _proof(diagnosis),
+        confirm_line(diagnosis),
+    )
 
 
 def _mark(diagnosis: Diagnosis) -> str:
@@ -143,7 +151,7 @@ def _reason(finding: Finding) -> str:
 def _do(diagnosis: Diagnosis, mark: str) -> str:
     top, chosen = top_finding(diagnosis), diagnosis.recommendation
     if chosen.status is RecommendationStatus.PRESCRIBED:
-        return f"{chosen.sentence} ({_proved(diagnosis)})"
+        return f"{chosen.sentence} ({proof_words(diagnosis, _proved(diagnosis))})"
     if top:
         advice = f"{top.advice} (not verified)" if top.advice else ""
         if chosen.status is RecommendationStatus.NONE_NEEDED:

@@ -23,7 +23,6 @@ _SPELLED = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # JSON has no 
 # Keys that other programs may rely on from schema version 1 on, constant until a stage fills them.
 _RESERVED: dict[str, Any] = {
     "blame": [],
-    "confirm": None,
 }
 _AGAIN = "write it again with `fp16doctor scan`"
 
@@ -42,8 +41,8 @@ def to_json(diagnosis: Diagnosis) -> str:
     one character that the pair stands for, since JSON cannot tell them apart.
     """
     document = _encode(Diagnosis, diagnosis)
-    version = document.pop("schema_version")
-    whole = {"schema_version": version, **document, **_RESERVED}
+    version, confirm = document.pop("schema_version"), document.pop("confirm")
+    whole = {"schema_version": version, **document, **_RESERVED, "confirm": confirm}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 

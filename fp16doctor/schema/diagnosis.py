@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fp16doctor.schema.confirmation import Confirmation
 from fp16doctor.schema.finding import CheckOutcome, Finding
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.prescription import Prescription, Recommendation
@@ -81,4 +82,5 @@ class Diagnosis:
     trajectory: dict[str, tuple[float, ...]] = field(default_factory=dict)  # "steps", and losses by policy
     gradient_scales: GradientScales | None = None
     acceptance: dict[str, float] = field(default_factory=dict)  # criterion -> number
+    confirm: Confirmation | None = None  # None: not asked for, or no cure to confirm
     schema_version: int = SCHEMA_VERSION

@@ -6,6 +6,9 @@ Must not know torch dtypes or how a policy is carried out (``replay.solo``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from fp16doctor.schema.location import SourceLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,36 @@ class KeepRule:
     def what(self) -> str:
         """The pattern without its kind."""
         return self.pattern.partition(":")[2]
+
+    def names_line(self, line: SourceLine) -> bool:
+        """Tell whether a rule for a function or a line covers a line of source."""
+        file, _, rest = self.what.rpartition(":")
+        if self.kind == "function":
+            return _same_file(file, line.file) and _in_function(rest, line.function)
+        return self.kind == "line" and _same_file(file, line.file) and str(line.line) == rest
+
+    def names_op(self, op: str) -> bool:
+        """Tell whether a rule for an op covers an overload, or its backward.
+
+        A backward op runs in the format of its forward.
+        """
+        what = self.what
+        return self.kind == "op" and (op == what or op.startswith((what + ".", what + "_backward")))
+
+
+def in_module(pattern: str, path: str | None) -> bool:
+    """Tell whether the module at ``path`` is named by ``pattern`` or lies below one that is."""
+    if path is None:
+        return False
+    return path == pattern or path.startswith(pattern + ".") or fnmatchcase(path, pattern)
+
+
+def _in_function(name: str, function: str) -> bool:
+    return function == name or function.startswith(f"{name}.<locals>.")
+
+
+def _same_file(pattern: str, file: str) -> bool:
+    return not pattern or file == pattern or file.endswith("/" + pattern)
 
 
 @dataclass(frozen=True, slots=True)
