@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
+from fp16doctor.pipeline.blaming import blamed
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
@@ -26,13 +27,13 @@ from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
-from fp16doctor.schema.diagnosis import (
-    Diagnosis,
-    FormatOutlook,
-)
+from fp16doctor.schema.blame import BlamedOp, ErrorBudget
+from fp16doctor.schema.diagnosis import Diagnosis, FormatOutlook
 from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
+
+Shares = tuple[tuple[BlamedOp, ...], ErrorBudget | None]
 
 if TYPE_CHECKING:
     from torch import nn
@@ -203,6 +204,7 @@ class Session:
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
         prescriptions, recommendation = self._plan(findings, bench, seen)
+        blame, error_budget = self._blame(findings, bench)
         return Diagnosis(
             run=recording.run,
             formats=summary.limits(),
@@ -216,6 +218,8 @@ class Session:
             warnings=summary.warnings(self._recorder),
             outlook=self._outlook() if final else {},
             trajectory=bench.courses() if bench is not None else {},
+            blame=blame,
+            error_budget=error_budget,
             acceptance=CRITERIA,
         )
 
@@ -230,6 +234,17 @@ class Session:
                 "outlook-failed", f"other formats were not tried: {type(error).__name__}: {error}"
             )
             return {}
+
+    def _blame(self, findings: tuple[Finding, ...], bench: Bench | None) -> Shares:
+        if bench is None:
+            return (), None
+        try:
+            return blamed(bench.tapes, self._examiner.traces, findings, bench.left_s)
+        except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
+            self._recorder.caution(
+                "blame-failed", f"errors were not shared out: {type(error).__name__}: {error}"
+            )
+            return (), None
 
     def _plan(
         self, findings: tuple[Finding, ...], bench: Bench | None, seen: Observations

@@ -65,6 +65,12 @@ def run_to_update(tape: Tape, policy: PrecisionPolicy) -> Trial:
         return trial
 
 
+def run_with(player: SoloPlayer) -> Trial:
+    """Replay a step by a player of its own kind; raises ReplayError as ``run_trial`` does."""
+    with random_state_kept(), torch.no_grad():
+        return _Run(player.tape, player).trial()
+
+
 def run_disturbed(tape: Tape, format_name: str) -> Trial:
     """Replay a step in fp32 with random errors of the size of a format's rounding."""
     with random_state_kept(), torch.no_grad():

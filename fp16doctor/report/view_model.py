@@ -74,6 +74,15 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class BlameView:
+    """The error budget of one step."""
+
+    line: str  # how few ops make how much, "" where nothing was measured
+    note: str  # why nothing, or not all of it, was measured
+    table: Table  # the first column is the share as a bar
+
+
+@dataclass(frozen=True, slots=True)
 class ReportView:
     """Everything a report shows."""
 
@@ -84,6 +93,7 @@ class ReportView:
     no_remedies: str  # said where the list is empty
     findings: tuple[FindingView, ...]
     no_findings: str  # said where the list is empty
+    blame: BlameView
     ranges: Table
     steps: Table
     steps_line: str

@@ -22,7 +22,6 @@ from fp16doctor.schema.diagnosis import SCHEMA_VERSION, Diagnosis
 _SPELLED = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # JSON has no such numbers
 # Keys that other programs may rely on from schema version 1 on, constant until a stage fills them.
 _RESERVED: dict[str, Any] = {
-    "blame": [],
     "confirm": None,
 }
 _AGAIN = "write it again with `fp16doctor scan`"
