@@ -41,13 +41,16 @@ def _step(
     if leading is not None and leading.site is not None and leading.site.step in kept:
         return leading.site.step
     errors = [(e, -t.step) for t in traces if t.step in kept and (e := _error(t)) is not None]
-    return -max(errors)[1] if errors else next(iter(sorted(kept)), None)
+    return -max(errors)[1] if errors else min(kept, default=None)
 
 
 def _error(trace: ReplayTrace) -> float | None:
-    """Return the error of a step's gradients, else of its loss; inf where it is not finite."""
+    """Return the error of a step's gradients, else of its loss.
+
+    A step that is not finite comes last: nothing that demands action was found in it.
+    """
     for name in ("gradients", "loss"):
         state = next((s for s in trace.sinks if s.sink == name), None)
         if state is not None:
-            return float("inf") if state.nonfinite else state.error
+            return -1.0 if state.nonfinite else state.error
     return None

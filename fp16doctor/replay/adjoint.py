@@ -33,6 +33,7 @@ from fp16doctor.replay.calls import (
 from fp16doctor.replay.casting import REFUSALS, dropped
 from fp16doctor.replay.environment import Live, is_float_ref, torch_dtype
 from fp16doctor.replay.local_errors import Errors, end_of, is_view
+from fp16doctor.replay.second_derivatives import written_out
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.schema.policy import FP32
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
@@ -193,7 +194,8 @@ class _Sweep:
             output, mask = refs_in(call.outputs)
             return [(output, dropped(call, given(call.args[0]), self._player.env.tensor(mask)))]
         args = arguments(call, given, self._player.env.wide)
-        result = invoke(call, args)
+        second = written_out(call.op)
+        result = invoke(call, args) if second is None else second(*args[0], **args[1])
         fresh = [(r, t) for r, t in paired(call.outputs, result) if r.storage not in call.mutates]
         return fresh + written_pairs(call, args)
 

@@ -5,8 +5,8 @@ and then measured: the step is replayed in fp32 with the errors of all ops put b
 one, or of several. With all of them it gives the run's gradients again, which is checked; no
 sixteen-bit arithmetic is repeated, so that nothing is rounded anew behind what was left out.
 Shares are shares of ‖g − gref‖²: errors that have nothing to do with each other add up in squares.
-An op's is the mean of what goes without its error and what that error makes alone, which is its
-Shapley value where errors add: the shares of all ops add up to 1.
+Where errors add, the mean of an op's share and of what it makes alone is ⟨its error, the error⟩ as
+the adjoint has it, and of all ops these means add up to 1.
 
 Must not know cures: that an op makes the error does not say that fp32 for it alone is one.
 """
@@ -166,8 +166,8 @@ def _searched(measure: _Measure, errors: Errors, leaders: list[int], clock: Cloc
 def _measured(call: OpCall, predicted: float | None, measure: _Measure, clock: Clock) -> BlamedOp:
     if clock.over:
         return BlamedOp(call.site, None, predicted=predicted)
-    removed, alone = 1 - measure.without((call.index,)), measure.only((call.index,))
-    return BlamedOp(call.site, (removed + alone) / 2, removed, alone, predicted=predicted)
+    share, alone = 1 - measure.without((call.index,)), measure.only((call.index,))
+    return BlamedOp(call.site, share, alone, predicted=predicted)
 
 
 def _jointly(ops: list[BlamedOp], measure: _Measure, clock: Clock) -> list[BlamedOp]:
@@ -175,7 +175,7 @@ def _jointly(ops: list[BlamedOp], measure: _Measure, clock: Clock) -> list[Blame
     out: list[BlamedOp] = []
     reached = 0.0
     for n, op in enumerate(ops):
-        together: float | None = op.removed if n == 0 else None
+        together: float | None = op.share if n == 0 else None
         if n and reached < ENOUGH and not clock.over:
             together = 1 - measure.without([o.site.index for o in ops[: n + 1]])
         reached = max(reached, together or 0.0)

@@ -66,7 +66,7 @@ def _followed(
         trial = _without(tape, [*(o.site for o in ops), site])
         left = float(_count(tape, trial))
         share, together = (1 - x / whole.total for x in (_count(tape, alone), left))
-        ops.append(BlamedOp(site, share, removed=share, cumulative=together))
+        ops.append(BlamedOp(site, share, cumulative=together))
         taken = {o.site.index for o in ops} | {s.index for s in waiting}
         waiting += _fresh(trial, exact, taken)
     reason = "the time budget was spent before all births were followed" if over() and left else ""

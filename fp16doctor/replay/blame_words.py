@@ -28,7 +28,7 @@ def finite_sentence(ops: Sequence[BlamedOp], whole: ErrorBudget) -> str:
     verb, own = ("makes", "its own error") if size == 1 else ("make", "their own errors")
     few = f"{size} of {whole.n_ops} op{'s' * many}"
     parts = f"{few} {verb} {_percent(share)} of the squared {whole.quantity}"
-    tail = "" if share >= MOST_OF_IT else "; what is left is spread over many"
+    tail = "" if share >= MOST_OF_IT else "; the rest is spread over the others"
     return f"{parts} of step {whole.step}: {total} as run, {rest} without {own}{tail}"
 
 

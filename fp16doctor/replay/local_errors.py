@@ -1,6 +1,7 @@
-"""What every op of a recorded step added by itself: its 16-bit result less the exact one.
+"""What every op of a recorded step added by itself: its result less the exact one.
 
-Exact is the op in fp32 on the run's own inputs. Must not know what becomes of an error.
+Exact is the op in fp32 on the run's own inputs. An op errs that takes or makes 16-bit values: what
+it sums up in 16 bits may leave it in fp32. Must not know what becomes of an error.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def run_errors(tape: Tape) -> RunErrors:
     player, forget = Player(tape, AS_RUN), spent(tape)
     found = RunErrors({})
     for call in tape.ops[: end_of(tape)]:
-        wanted = _results_in_half(call)
+        wanted = _results(call)
         late = op_traits.is_dropout(call.op)  # its mask is known once the run has drawn it
         exact = local_results(call, player, FP32) if wanted and not late else None
         player.play(call)
@@ -90,12 +91,15 @@ def is_view(call: OpCall) -> bool:
     return not call.mutates and bool(outs) and all(r.storage in given for r in outs)
 
 
-def _results_in_half(call: OpCall) -> list[TensorRef]:
+def _results(call: OpCall) -> list[TensorRef]:
     if call.opaque or is_view(call):
         return []
     if op_traits.is_uninitialised(call.op) or op_traits.is_draw(call.op):
         return []
-    return [r for r in outputs_of(call) if torch_dtype(r.dtype) in _HALF]
+    refs = refs_in((call.args, call.kwargs, call.outputs))
+    if not any(torch_dtype(r.dtype) in _HALF for r in refs):
+        return []
+    return [r for r in outputs_of(call) if torch_dtype(r.dtype).is_floating_point]
 
 
 def _added(

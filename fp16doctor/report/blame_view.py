@@ -12,7 +12,7 @@ from fp16doctor.report.view_model import BlameView, Table
 from fp16doctor.schema.blame import BlamedOp
 from fp16doctor.schema.diagnosis import Diagnosis
 
-_HEAD = ("", "share", "op", "phase", "place", "without it", "alone", "with those above", "adjoint")
+_HEAD = ("", "share", "op", "phase", "place", "with those above", "alone", "adjoint")
 _BAR = 10  # characters of a full bar
 _LEAST = 1e-4  # smaller shares are not told apart
 
@@ -33,7 +33,7 @@ def _row(op: BlamedOp) -> tuple[str, ...]:
         wording.module_name(op.site), wording.location(line) if line is not None else ""
     )
     where = wording.op_name(op.site.op), op.site.phase.value, place or wording.NOTHING
-    rest = map(_share, (op.removed, op.alone, op.cumulative, op.predicted))
+    rest = map(_share, (op.cumulative, op.alone, op.predicted))
     return _bar(op), _share(op.share), *where, *rest
 
 

@@ -19,8 +19,7 @@ class BlamedOp:
     """
 
     site: OpSite
-    share: float | None  # measured: mean of ``removed`` and ``alone``; of all ops they add up to 1
-    removed: float | None = None  # measured: what goes where this op alone makes no error
+    share: float | None  # measured: what goes where this op alone makes no error
     alone: float | None = None  # measured: what this op's error makes where no other op errs
     cumulative: float | None = None  # measured jointly: what goes with this op and all before it
     predicted: float | None = None  # share by the adjoint: it ranks, and no total is made of it

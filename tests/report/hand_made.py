@@ -88,7 +88,7 @@ def overflow() -> Diagnosis:
         ),
         replay=replace(REPLAY, pinned=2, pinned_ops=(("aten.bernoulli_.float", "random op"),)),
         ranges=_ranges(),
-        blame=(BlamedOp(MM, 1.0, 1.0, cumulative=1.0), BlamedOp(SUB, None)),
+        blame=(BlamedOp(MM, 1.0, cumulative=1.0), BlamedOp(SUB, None)),
         error_budget=ErrorBudget(
             0,
             "non-finite gradient elements",
@@ -240,9 +240,9 @@ def healthy() -> Diagnosis:
     return replace(
         _sound(),
         blame=(
-            BlamedOp(SUB, 0.62, 0.71, 0.53, 0.71, 0.6),
-            BlamedOp(MM, 0.213, 0.28, 0.146, 0.93, 0.2),
-            BlamedOp(LOSS, -0.004, -0.004, 1e-6, None, -0.002),
+            BlamedOp(SUB, 0.71, 0.53, 0.71, 0.6),
+            BlamedOp(MM, 0.28, 0.146, 0.93, 0.2),
+            BlamedOp(LOSS, -0.004, 1e-6, None, -0.002),
         ),
         error_budget=ErrorBudget(
             0,
