@@ -20,12 +20,16 @@ from fp16doctor.prescribe.acceptance import (
     improvement_reason,
     judge,
 )
+from fp16doctor.prescribe.figures import figures
+from fp16doctor.prescribe.hidden import hidden_births, hidden_words
+from fp16doctor.prescribe.steps import format_of, tape_has_scale
 from fp16doctor.replay.scales import at_scale, scale_of, scaled_at_most
 from fp16doctor.replay.trajectory import Course, follow
 from fp16doctor.replay.trial import Trial, run_disturbed, run_trial
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import AS_RUN, BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Verdict, Verification
-from fp16doctor.schema.tape import Tape, refs_in
+from fp16doctor.schema.tape import Tape
 
 BUDGET_SPENT = "the time budget was spent"
 _Key = tuple[PrecisionPolicy, float | None]  # and the loss scale it is tried at
@@ -49,6 +53,11 @@ class Attempt:
         """Accepted on every step, and over the consecutive ones."""
         single = not self.failure and all(j.accepted for j in self.judgements)
         return single and not self.course_reason and not self.no_better
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The worst of each number over the steps."""
+        return figures(self.judgements, self.trials, self.scale, self.course)
 
     @property
     def gradient_error(self) -> float | None:
@@ -120,8 +129,23 @@ class Bench:
 
     def attempt_scale(self, scale: float) -> Attempt:
         """Try a loss scale on every kept step, whatever scale it ran with."""
-        policy = PrecisionPolicy(f"loss scale {scale:.10g}")
+        return self.attempt_at(PrecisionPolicy(f"loss scale {scale:.10g}"), scale)
+
+    def attempt_at(self, policy: PrecisionPolicy, scale: float) -> Attempt:
+        """Try a policy together with a loss scale."""
         return self._try((policy, scale), lambda: self._attempt(policy, scale=scale))
+
+    @property
+    def tried(self) -> tuple[Attempt, ...]:
+        """Every candidate so far."""
+        return tuple(self._known.values())
+
+    def hidden(self, attempt: Attempt) -> tuple[OpSite, ...]:
+        """Return what is born in a refused attempt and was not in the run."""
+        if attempt.accepted or not attempt.trials:
+            return ()
+        references = [self.reference(place) for place in range(len(attempt.trials))]
+        return hidden_births(self.as_run().trials, references, attempt.trials)
 
     def finite_at(self, scale: float) -> bool:
         """Tell whether nothing is non-finite on any kept step at a loss scale.
@@ -246,10 +270,11 @@ class Bench:
             return Verification(Verdict.NOT_VERIFIED, reason=attempt.failure)
         reason = next((j.reason for j in attempt.judgements if not j.accepted), "")
         reason = reason or attempt.course_reason or attempt.no_better
+        reason = "; ".join(filter(None, (reason, hidden_words(self.hidden(attempt)))))
         verdict = Verdict.VERIFIED if attempt.accepted else Verdict.REFUTED
         if reason.startswith(FAULT_NOT_SHOWN):
             verdict = Verdict.NOT_VERIFIED
-        return Verification(verdict, reason, _numbers(self.as_run()), _numbers(attempt), steps)
+        return Verification(verdict, reason, self.as_run().figures, attempt.figures, steps)
 
 
 def _course_name(policy: PrecisionPolicy) -> str:
@@ -266,42 +291,5 @@ def settled(tape: Tape, policy: PrecisionPolicy, trial: Trial) -> Trial:
     return trial
 
 
-def format_of(tape: Tape) -> str:
-    """Return the 16-bit format that most of a step's results have."""
-    names = [r.dtype for c in tape.ops for r in refs_in(c.outputs)]
-    return "bf16" if names.count("bfloat16") > names.count("float16") else "fp16"
-
-
-def device_of(tape: Tape) -> str:
-    """Return the kind of device that most of a step ran on: "cpu", "cuda"."""
-    kinds = [r.device.partition(":")[0] for c in tape.ops for r in refs_in(c.outputs)]
-    return "cuda" if kinds.count("cuda") > kinds.count("cpu") else "cpu"
-
-
-def tape_has_scale(tape: Tape) -> bool:
-    """Tell whether the step's loss was multiplied by a GradScaler's scale."""
-    return any("_amp_foreach_non_finite_check" in c.op for c in tape.ops)
-
-
 def _only_backward(trial: Trial) -> bool:
     return not trial.nonfinite.get("loss") and bool(trial.nonfinite.get("gradients"))
-
-
-def _numbers(attempt: Attempt) -> dict[str, float]:
-    """Return the worst of each number over the steps."""
-    out = {
-        "non-finite elements": float(max((j.nonfinite for j in attempt.judgements), default=0)),
-        "non-finite ops": float(max((t.nonfinite_ops for t in attempt.trials), default=0)),
-    }
-    errors = [j.gradient_error for j in attempt.judgements if j.gradient_error is not None]
-    kept = [j.descent for j in attempt.judgements if j.descent is not None]
-    if errors:
-        out["gradient error"] = max(errors)
-    if kept:
-        out["descent kept"] = min(kept)
-    out["gradient lost"] = max((j.lost for j in attempt.judgements), default=0.0)
-    if attempt.scale is not None:
-        out["loss scale"] = attempt.scale
-    if attempt.course is not None and attempt.course.losses:
-        out[f"loss after {len(attempt.course.losses)} steps"] = attempt.course.losses[-1]
-    return out

@@ -6,9 +6,12 @@ Must not know the words of findings or how a report shows a cure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.joint import joint_cures
+from fp16doctor.prescribe.notes import note
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
 from fp16doctor.prescribe.treatable import OF_PRECISION, SCALER_USE, codes_of, demanding
@@ -22,6 +25,7 @@ from fp16doctor.schema.prescription import (
     Verdict,
 )
 
+_PRESCRIBED = RecommendationStatus.PRESCRIBED
 _LOGIC = ("logic-nan", "nonfinite-input")
 
 
@@ -46,14 +50,48 @@ def plan(
         return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
-    found = tuple(prescriptions(Case(tuple(findings), bench, updates)))
+    case = Case(tuple(findings), bench, updates)
+    found = tuple(prescriptions(case))
     if leading.name in _LOGIC:
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
             "not a matter of precision: no format or loss scale changes it",
             prescriptions=_code_changes(found, tuple(findings).index(leading)),
         )
-    return found, _recommendation(tuple(findings), leading, found, bench)
+    groups = tuple(joint_cures(case, found))
+    answer = _recommendation(tuple(findings), leading, found, bench)
+    answer = _joint(case, groups, found, answer) or answer
+    found += tuple(p for g in groups for p in g)
+    if answer.status is _PRESCRIBED:
+        beside = note(case, [found[i] for i in answer.prescriptions])
+        answer = replace(answer, sentence=answer.sentence + beside)
+    return found, answer
+
+
+def _joint(
+    case: Case,
+    groups: tuple[tuple[Prescription, ...], ...],
+    found: tuple[Prescription, ...],
+    answer: Recommendation,
+) -> Recommendation | None:
+    """Return the parts of one cure that were verified together, where they beat any single one.
+
+    That is where nothing else was found, where they treat more, or where they spare another
+    format.
+    """
+    chosen = [found[i] for i in answer.prescriptions if answer.status is _PRESCRIBED]
+    treated = {i for p in chosen for i in p.treats}
+    before, leading = len(found), next(i for i, _ in demanding(case.findings))
+    for group in groups:
+        place, before = before, before + len(group)
+        verified = all(p.verification.verdict is Verdict.VERIFIED for p in group)
+        treats = {i for p in group for i in p.treats}
+        if len(group) < 2 or not verified or leading not in treats or not treated <= treats:
+            continue
+        if treats > treated or max(map(_rank, group)) < max(map(_rank, chosen)):
+            titles = ", and ".join(p.remedy.title for p in group)
+            return Recommendation(_PRESCRIBED, titles, tuple(range(place, place + len(group))))
+    return None
 
 
 def _recommendation(
