@@ -204,7 +204,9 @@ class Session:
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
         prescriptions, recommendation = self._plan(findings, bench, seen)
+        foretold = self._outlook(bench) if bench is not None else {}
         blame, error_budget = self._blame(findings, bench)
+        self._say_what_is_left(bench)
         return Diagnosis(
             run=recording.run,
             formats=summary.limits(),
@@ -216,7 +218,7 @@ class Session:
             replay=summary.replay_summary(self._examiner.traces),
             ranges=recording.ranges,
             warnings=summary.warnings(self._recorder),
-            outlook=self._outlook() if final else {},
+            outlook=foretold,
             trajectory=bench.courses() if bench is not None else {},
             blame=blame,
             error_budget=error_budget,
@@ -226,9 +228,10 @@ class Session:
     def _times(self) -> summary.Times:
         return self._started, self._examiner.elapsed, self._examiner.seconds
 
-    def _outlook(self) -> dict[str, FormatOutlook]:
+    def _outlook(self, bench: Bench) -> dict[str, FormatOutlook]:
         try:
-            return outlook(self._examiner.shelf.tapes())
+            with bench.timing():
+                return outlook(bench.tapes, lambda: bench.exhausted)
         except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
             self._recorder.caution(
                 "outlook-failed", f"other formats were not tried: {type(error).__name__}: {error}"
@@ -239,12 +242,21 @@ class Session:
         if bench is None:
             return (), None
         try:
-            return blamed(bench.tapes, self._examiner.traces, findings, bench.left_s)
+            with bench.timing():
+                return blamed(bench.tapes, self._examiner.traces, findings, bench.left_s)
         except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
             self._recorder.caution(
                 "blame-failed", f"errors were not shared out: {type(error).__name__}: {error}"
             )
             return (), None
+
+    def _say_what_is_left(self, bench: Bench | None) -> None:
+        if bench is not None and bench.untried:
+            self._recorder.caution(
+                "time-budget-spent",
+                f"the time budget of {self._options.budget_s:g} s was spent before all cures were "
+                f"tried; left untried: {', '.join(bench.untried)}; a larger --budget tries them",
+            )
 
     def _plan(
         self, findings: tuple[Finding, ...], bench: Bench | None, seen: Observations

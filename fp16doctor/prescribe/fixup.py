@@ -10,7 +10,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from fp16doctor.replay.branches import Branches
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.parameters import parameter_numbers
 from fp16doctor.schema.tape import Leaf, Tape
@@ -24,7 +24,7 @@ def fixup_factor(branches: Branches) -> float:
 def with_fixup(tape: Tape, branches: Branches) -> Tape:
     """Return the tape with the last layer of each branch 0 and the others × ``fixup_factor``."""
     numbers, leaves = parameter_numbers(tape), dict(tape.leaves)
-    producers = Producers(tape)
+    producers = producers_of(tape)
     for names in branches.weights:
         for name in names:
             number = numbers[name]

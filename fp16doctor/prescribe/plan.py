@@ -118,7 +118,8 @@ def _recommendation(
             change = _code_changes(found, place)
             sentence = f"none of {tried} cures that were tried meets the criteria"
             if bench.exhausted:
-                sentence += ", and the time budget was spent before all were"
+                left = f" (left untried: {', '.join(bench.untried)})" if bench.untried else ""
+                sentence += f", and the time budget was spent before all were{left}"
             return Recommendation(RecommendationStatus.NONE_FOUND, sentence, change)
         if bench.exhausted:
             return _unverified(leading, place, found, ": the time budget was spent")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from fp16doctor.errors import ReplayError
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.parameters import parameter_numbers
@@ -42,7 +42,7 @@ def realised_in_fp32(
 
 
 def _finals(tape: Tape, policy: PrecisionPolicy, parameters: bool) -> Finals:
-    producers = Producers(tape)
+    producers = producers_of(tape)
     watched = {}
     for number, leaf in tape.leaves.items():
         if leaf.is_parameter is not parameters:
@@ -61,7 +61,7 @@ def _finals(tape: Tape, policy: PrecisionPolicy, parameters: bool) -> Finals:
 
 def trains_half_parameters(tape: Tape) -> bool:
     """Tell whether a parameter that gets a gradient is stored in 16 bits."""
-    producers, trained = Producers(tape), set(tape.gradients.values())
+    producers, trained = producers_of(tape), set(tape.gradients.values())
     numbers = (n for name, n in parameter_numbers(tape).items() if name in trained)
     views = map(producers.widest_view, numbers)
     return any(v is not None and v.dtype in ("float16", "bfloat16") for v in views)

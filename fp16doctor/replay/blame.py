@@ -25,7 +25,7 @@ from fp16doctor.errors import ReplayError
 from fp16doctor.replay.adjoint import influence
 from fp16doctor.replay.blame_births import budget_of_births
 from fp16doctor.replay.blame_words import finite_sentence
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.lifetimes import spent
 from fp16doctor.replay.local_errors import (
@@ -190,7 +190,7 @@ def _seeds(tape: Tape, exact: Results, run: Results) -> list[tuple[TensorRef, Te
     if LOSS in wrong:
         ref = tape.losses[-1].ref
         return [(ref, (wrong[LOSS] / norm2).reshape(ref.shape))]
-    producers, seeds = Producers(tape), []
+    producers, seeds = producers_of(tape), []
     for number, name in tape.gradients.items():
         ref_of = producers.widest_view(number)
         if ref_of is not None and name in wrong:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fp16doctor.schema.blame import BlamedOp, ErrorBudget
 from fp16doctor.schema.spelling import number, plain
 
+WORTH_A_WORD = 0.01  # share of the error below which no op is named
 MOST_OF_IT = 0.8  # share of the error that is called most of it
 
 
@@ -23,6 +24,11 @@ def finite_sentence(ops: Sequence[BlamedOp], whole: ErrorBudget) -> str:
     if not joint:
         return ""
     size, share = next((x for x in joint if x[1] >= MOST_OF_IT), max(joint, key=lambda x: x[1]))
+    if share < WORTH_A_WORD:
+        return (
+            f"none of the {len(ops)} leading ops of {whole.n_ops} makes 1 % of the squared "
+            f"{whole.quantity} of step {whole.step}, {number(whole.total)} as run"
+        )
     total, rest = number(whole.total), number(whole.total * max(1 - share, 0.0) ** 0.5)
     many = whole.n_ops != 1
     verb, own = ("makes", "its own error") if size == 1 else ("make", "their own errors")

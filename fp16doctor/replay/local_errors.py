@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.calls import outputs_of
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.lifetimes import spent
 from fp16doctor.replay.local import local_results
@@ -68,7 +68,7 @@ def end_of(tape: Tape) -> int:
 
 def results_of(tape: Tape, player: Player) -> Results:
     """Return the gradients as they are now, else the loss."""
-    producers, found = Producers(tape), {}
+    producers, found = producers_of(tape), {}
     for number, name in tape.gradients.items():
         ref = producers.widest_view(number)
         if ref is not None and torch_dtype(ref.dtype).is_floating_point and player.env.has(number):

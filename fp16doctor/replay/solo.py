@@ -19,7 +19,7 @@ from fp16doctor.replay import op_traits
 from fp16doctor.replay.borders import Borders
 from fp16doctor.replay.calls import Arguments, ToDtype, arguments, invoke
 from fp16doctor.replay.casting import REFUSALS, dropped, run_in_recorded_format
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import ShapeDiffers, is_float_ref, torch_dtype
 from fp16doctor.replay.keep import covers_tensor, kept_ops
 from fp16doctor.replay.op_lists import takes_lower_precision
@@ -176,7 +176,7 @@ class SoloPlayer(Player):
 
     def _widen_stored(self) -> None:
         """Store parameters and buffers of kept modules in fp32, as ``module.float()`` does."""
-        producers = Producers(self.tape)
+        producers = producers_of(self.tape)
         for number, leaf in self.tape.leaves.items():
             ref = producers.widest_view(number)
             if leaf.name is None or ref is None or torch_dtype(ref.dtype) not in _HALF:
@@ -187,7 +187,7 @@ class SoloPlayer(Player):
 
     def _formats_of_gradients(self) -> None:
         """The gradient of a parameter has the parameter's format."""
-        numbers, producers = parameter_numbers(self.tape), Producers(self.tape)
+        numbers, producers = parameter_numbers(self.tape), producers_of(self.tape)
         for gradient, name in self.tape.gradients.items():
             ref = producers.widest_view(numbers.get(name, -1))
             if ref is not None:

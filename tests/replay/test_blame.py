@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,9 +16,11 @@ from torch.nn import functional as F
 from fp16doctor.replay import blame
 from fp16doctor.replay.adjoint import Influence
 from fp16doctor.replay.blame import Budgeted, error_budget
+from fp16doctor.replay.blame_words import finite_sentence
 from fp16doctor.replay.second_derivatives import written_out
 from fp16doctor.schema.blame import BlamedOp
 from fp16doctor.schema.location import Phase
+from fp16doctor.schema.spelling import number
 from fp16doctor.schema.tape import Tape
 
 Cast = Callable[[Tensor], Tensor]
@@ -255,6 +258,16 @@ def test_a_hidden_birth_is_told_as_such() -> None:
     assert len(ops) > budget.n_ops
     assert "hidden behind others" in budget.sentence
     assert ops[-1].cumulative == 1
+
+
+def test_words_name_no_op_that_makes_next_to_nothing() -> None:
+    ops, whole = budget_of(lambda: Planted("exp"), squared, form=PURE)
+    little = replace(ops[0], share=0.001, cumulative=0.001)
+    assert finite_sentence([little], whole) == (
+        f"none of the 1 leading ops of {whole.n_ops} makes 1 % of the squared gradient error of "
+        f"step 0, {number(whole.total)} as run"
+    )
+    assert finite_sentence([], whole) == ""
 
 
 # -- nothing to say --------------------------------------------------------------------------------

@@ -67,4 +67,5 @@ def _code(branches: Branches) -> str:
 def _proof(bench: Bench, tape: Tape, branches: Branches) -> Verification:
     """The first step as it would run, from the new weights, against fp32 from the same."""
     again = Bench((with_fixup(tape, branches),), bench.left_s)
-    return replace(bench.verification(again.as_settled()), steps=(0,))
+    with bench.timing():
+        return replace(bench.verification(again.as_settled()), steps=(0,))

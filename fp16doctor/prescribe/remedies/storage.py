@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fp16doctor.prescribe.bench import BUDGET_SPENT
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.stored import realised_in_fp32
 from fp16doctor.schema.finding import Fault, Finding
@@ -51,8 +52,12 @@ def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
 def _proof(case: Case, finding: Finding) -> Verification:
     if case.bench is None or not case.bench.tapes:
         return Verification(Verdict.NOT_VERIFIED, reason="no step was kept to try it on")
+    if case.bench.exhausted:
+        case.bench.time.leave("fp32 storage")
+        return Verification(Verdict.NOT_VERIFIED, reason=BUDGET_SPENT)
     before = next((e.measured for e in finding.evidence if "realised" in e.quantity), 0.0)
-    after, steps = realised_in_fp32(case.bench.tapes, parameters=finding.code == "FD301")
+    with case.bench.timing():
+        after, steps = realised_in_fp32(case.bench.tapes, parameters=finding.code == "FD301")
     if after is None:
         return Verification(Verdict.NOT_VERIFIED, reason="the kept steps hold no update")
     held = after >= REALISED
