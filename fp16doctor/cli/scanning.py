@@ -151,7 +151,8 @@ class _Scan:
         done = self._write_one(self._request.document, "the JSON", lambda: _json(diagnosis))
         if early and self._request.page.path is None:  # stdout is the script's until it ends
             return done
-        return self._write_one(self._request.page, "the page", lambda: _html(diagnosis)) and done
+        page = self._request.page
+        return self._write_one(page, "the page", lambda: _html(diagnosis, early=early)) and done
 
     def _write_one(self, output: Output, what: str, render: Callable[[], str]) -> bool:
         text = self._guarded(f"rendering {what}", render)
@@ -238,10 +239,10 @@ def _search_path(path: list[str]) -> Iterator[None]:
         sys.path = scripts
 
 
-def _html(diagnosis: Diagnosis) -> str:
+def _html(diagnosis: Diagnosis, *, early: bool) -> str:
     from fp16doctor.report.html import render_html
 
-    return render_html(diagnosis)
+    return render_html(diagnosis, pictures=not early)  # the script still runs: nothing is imported
 
 
 def _json(diagnosis: Diagnosis) -> str:

@@ -14,9 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fp16doctor.diagnose.engine import diagnose
+from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
 from fp16doctor.pipeline.blaming import blamed
+from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
@@ -219,9 +221,12 @@ class Session:
             ranges=recording.ranges,
             warnings=summary.warnings(self._recorder),
             outlook=foretold,
-            trajectory=bench.courses() if bench is not None else {},
             blame=blame,
             error_budget=error_budget,
+            trajectory=trajectory(bench, recording.steps),
+            gradient_scales=gradient_scales(
+                recording.ranges, prescriptions, by_hand=scale_by_hand(bench, recording.steps)
+            ),
             acceptance=CRITERIA,
         )
 

@@ -12,7 +12,7 @@ from fp16doctor.report.view_model import BlameView, Table
 from fp16doctor.schema.blame import BlamedOp
 from fp16doctor.schema.diagnosis import Diagnosis
 
-_HEAD = ("", "share", "op", "phase", "place", "with those above", "alone", "adjoint")
+_HEAD = ("bar", "share", "op", "phase", "place", "with those above", "alone", "adjoint")
 _BAR = 10  # characters of a full bar
 _LEAST = 1e-4  # smaller shares are not told apart
 

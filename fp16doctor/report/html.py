@@ -23,13 +23,21 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _CODE_SPAN = re.compile(r"`([^`]+)`")
 
 
-def render_html(diagnosis: Diagnosis) -> str:
-    """Return one self-contained page: no scripts, no request leaves it, equal bytes each time.
+def render_html(diagnosis: Diagnosis, *, pictures: bool = True) -> str:
+    """Return one self-contained page: no request leaves it, equal bytes each time.
+
+    ``pictures=False`` leaves out what matplotlib draws, so that it is not imported.
+
+    Its few scripts add a slider and buttons to copy; without them it says the same.
 
     Raises:
         OutputError: the templates are not installed.
     """
-    return _environment().get_template("report.html.j2").render(view=build_view(diagnosis))
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(view=build_view(diagnosis, pictures=pictures))
+    )
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -90,9 +98,17 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["prose"] = _prose
+    environment.filters["safe_json"] = _safe_json
     return environment
 
 
 def _prose(text: str) -> Markup:
     """Escape, then show what stands between backticks as code."""
     return Markup(_CODE_SPAN.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def _safe_json(text: str) -> Markup:
+    """Spell what could end a script element as JSON's own escapes."""
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)

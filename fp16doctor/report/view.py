@@ -12,17 +12,24 @@ from typing import Any
 from fp16doctor.report import tables, wording
 from fp16doctor.report.answer import answer
 from fp16doctor.report.blame_view import blame_view
+from fp16doctor.report.explorer import explorer
 from fp16doctor.report.finding_view import finding_view, remedy_view
 from fp16doctor.report.glossary import terms_used
-from fp16doctor.report.view_model import ReportView
+from fp16doctor.report.view_model import PictureView, ReportView
 from fp16doctor.schema.diagnosis import Diagnosis
 
-_MULTILINE = "change"  # the one field whose line breaks are meant
+_MULTILINE = ("change", "svg")  # the fields whose line breaks are meant
 
 
-def build_view(diagnosis: Diagnosis) -> ReportView:
-    """Word the whole diagnosis; every string is safe to print and to encode as UTF-8."""
-    view: ReportView = _cleaned(_raw_view(diagnosis))
+def build_view(diagnosis: Diagnosis, *, pictures: bool = False) -> ReportView:
+    """Word the whole diagnosis; every string is safe to print and to encode as UTF-8.
+
+    ``pictures`` are drawn only where they are shown.
+    """
+    raw = _raw_view(diagnosis)
+    if pictures:
+        raw = _with_pictures(raw, diagnosis)
+    view: ReportView = _cleaned(raw)
     return dataclasses.replace(view, glossary=terms_used(_strings(view)))
 
 
@@ -36,6 +43,9 @@ def _raw_view(diagnosis: Diagnosis) -> ReportView:
         findings=tuple(finding_view(diagnosis, i) for i in range(len(diagnosis.findings))),
         no_findings="no check found anything in what was seen",
         blame=blame_view(diagnosis),
+        pictures=(),
+        no_pictures="",
+        explorer=None,
         ranges=tables.ranges_table(diagnosis),
         steps=tables.steps_table(diagnosis),
         steps_line=tables.steps_line(diagnosis),
@@ -51,9 +61,21 @@ def _raw_view(diagnosis: Diagnosis) -> ReportView:
     )
 
 
+def _with_pictures(view: ReportView, diagnosis: Diagnosis) -> ReportView:
+    """Add the drawings; a page without them still says everything."""
+    try:
+        from fp16doctor.report.pictures import pictures
+
+        drawn = pictures(diagnosis)
+    except Exception as error:  # noqa: BLE001 - matplotlib, or what the script put in its place
+        why = f"the pictures could not be drawn: {type(error).__name__}: {error}"
+        return dataclasses.replace(view, no_pictures=why, explorer=explorer(diagnosis))
+    return dataclasses.replace(view, pictures=drawn, explorer=explorer(diagnosis))
+
+
 def _cleaned(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
-        return wording.visible(value, keep_newlines=name == _MULTILINE)
+        return wording.visible(value, keep_newlines=name in _MULTILINE)
     if isinstance(value, tuple):
         return tuple(_cleaned(v) for v in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -63,6 +85,8 @@ def _cleaned(value: Any, name: str = "") -> Any:
 
 
 def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, PictureView):
+        value = (value.title, value.caption)  # a drawing holds no words of its own
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):

@@ -83,6 +83,49 @@ class BlameView:
 
 
 @dataclass(frozen=True, slots=True)
+class PictureView:
+    """A drawing and the numbers behind it."""
+
+    name: str  # id on the page
+    title: str
+    caption: str
+    svg: str  # markup: what it shows of the run is escaped already
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One column of a chart, in the units of its drawing."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExplorerView:
+    """Gradients by exponent, and what each loss scale does to them."""
+
+    width: float
+    height: float
+    foot: float  # room for labels below
+    column: float  # width of a binade
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, str], ...]  # x, label
+    window: tuple[float, float]  # x of the smallest subnormal and of the overflow threshold
+    normal: float  # x of the smallest normal number
+    power: int  # exponent of the loss scale that the window stands at
+    most: int  # exponent of the largest scale
+    said: str  # shares at that scale
+    marks: str  # the window that a trial found, "" where none
+    data: str  # JSON: [[[overflow, subnormal, flushed], sentence], …] by exponent of the scale
+    table: Table
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReportView:
     """Everything a report shows."""
 
@@ -94,6 +137,9 @@ class ReportView:
     findings: tuple[FindingView, ...]
     no_findings: str  # said where the list is empty
     blame: BlameView
+    pictures: tuple[PictureView, ...]
+    no_pictures: str  # why they are missing, "" where they are not
+    explorer: ExplorerView | None
     ranges: Table
     steps: Table
     steps_line: str

@@ -11,7 +11,7 @@ from fp16doctor.schema.blame import BlamedOp, ErrorBudget
 from fp16doctor.schema.finding import CheckOutcome, Finding
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.prescription import Prescription, Recommendation
-from fp16doctor.schema.ranges import ModuleRanges
+from fp16doctor.schema.ranges import GradientScales, ModuleRanges
 from fp16doctor.schema.recording import Caution, RunInfo, StepInfo
 
 SCHEMA_VERSION = 1
@@ -82,5 +82,6 @@ class Diagnosis:
     trajectory: dict[str, tuple[float, ...]] = field(default_factory=dict)  # "steps", and losses by policy
     blame: tuple[BlamedOp, ...] = ()  # ops that make most of one step's error, the first the most
     error_budget: ErrorBudget | None = None  # what their shares are shares of; None: not asked for
+    gradient_scales: GradientScales | None = None
     acceptance: dict[str, float] = field(default_factory=dict)  # criterion -> number
     schema_version: int = SCHEMA_VERSION

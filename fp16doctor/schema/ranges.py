@@ -38,3 +38,25 @@ class ModuleRanges:
     amax_unscaled: float = 0.0  # the same for magnitudes with each step's loss scale divided out
     n_nonfinite: int = 0  # steps with an inf or a NaN
     first_nonfinite: int | None = None  # the first of them
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleShares:
+    """What one loss scale does to the gradients of a run, judged by binade."""
+
+    scale: float
+    overflow: float  # share of the non-zero gradient elements above the format's maximum
+    subnormal: float  # share below its smallest normal number that is not zero
+    flushed: float  # share that becomes zero
+
+
+@dataclass(frozen=True, slots=True)
+class GradientScales:
+    """The gradients with respect to module outputs, each step's loss scale divided out."""
+
+    format: str  # "fp16"
+    exponents: tuple[tuple[int, int], ...]  # (binary exponent, elements), ascending
+    shares: tuple[ScaleShares, ...]  # of scales 1, 2, 4, …
+    low: float | None = None  # window of loss scales that a trial found
+    recommended: float | None = None
+    high: float | None = None

@@ -25,7 +25,7 @@ from fp16doctor.schema.prescription import (
     Verdict,
     Verification,
 )
-from fp16doctor.schema.ranges import ModuleRanges, RangeStats
+from fp16doctor.schema.ranges import GradientScales, ModuleRanges, RangeStats, ScaleShares
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, RunInfo, StepInfo
 
 FP16 = FormatLimits("fp16", 65504.0, 65520.0, 2.0**-14, 2.0**-24, 2.0**-10)
@@ -96,6 +96,24 @@ def overflow() -> Diagnosis:
             1,
             "1 birth of inf or NaN has to go: in fp32 there, none of 1024 non-finite gradient "
             "elements of step 0 stay so",
+        ),
+        trajectory={
+            "steps": (0.0, 1.0, 2.0),
+            "as run": (math.nan,),
+            "fp32": (2.5, 2.25, 2.0),
+            "bf16": (2.5, 2.26, 2.02),
+        },
+        gradient_scales=GradientScales(
+            format="fp16",
+            exponents=((-30, 250), (-20, 500), (-10, 250)),
+            shares=(
+                ScaleShares(1.0, 0.0, 0.5, 0.25),
+                ScaleShares(2.0, 0.0, 0.5, 0.25),
+                ScaleShares(4.0, 0.0, 0.5, 0.25),
+            ),
+            low=1.0,
+            recommended=2.0,
+            high=4.0,
         ),
         warnings=(Caution("no-source", "2 modules have no Python source and show no line."),),
     )

@@ -32,18 +32,31 @@ HOSTILE = {
 }
 
 
+# What a drawing is made of; where its parts stand depends on the width of its labels.
+DRAWN = {"svg", "g", "path", "defs", "style", "use", "text", "tspan", "rect", "line", "image"}
+DRAWN |= {"clippath", "title", "lineargradient", "stop"}
+
+
 class Skeleton(HTMLParser):
-    """Everything of a page but its text."""
+    """Everything of a page but its text and what its drawings hold."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[object] = []
+        self._drawing = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.parts.append((tag, attrs))
+        if self._drawing:
+            assert tag in DRAWN
+            assert not any(name.startswith("on") for name, _ in attrs)
+            return
+        self._drawing = tag == "svg"
+        self.parts.append((tag, [] if self._drawing else attrs))
 
     def handle_endtag(self, tag: str) -> None:
-        self.parts.append(tag)
+        if not self._drawing:
+            self.parts.append(tag)
+        self._drawing = self._drawing and tag != "svg"
 
 
 def skeleton(page: str) -> list[object]:

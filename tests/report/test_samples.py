@@ -20,7 +20,12 @@ NAMES = [
     "overflow", "logic-nan", "healthy", "healthy-with-warm-up", "raised", "raised-without-finding",
     "never-trained", "unexplained",
 ]  # fmt: skip
-VOID = {"meta"}
+VOID = {"meta", "input"}
+ALLOWED = {
+    "lang", "charset", "name", "content", "class", "scope", "open", "id", "aria-labelledby",
+    "aria-label", "aria-hidden", "role", "tabindex", "hidden", "type", "min", "max", "value",
+    "step", "viewbox", "version", "data-column", "data-power",
+}  # fmt: skip
 HandMade = dict[str, Callable[[], Diagnosis]]
 Golden = Callable[[str, str], None]
 
@@ -34,10 +39,14 @@ class Structure(HTMLParser):
         self.tags: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag not in ("script", "link", "img", "iframe", "object", "base", "form")
-        names = {name for name, _ in attrs}
-        assert names <= {"lang", "charset", "name", "content", "class", "scope", "open"}
         self.tags.append(tag)
+        assert tag not in ("link", "img", "iframe", "object", "base", "form")
+        values = dict(attrs)
+        assert not any(name.startswith("on") for name in values)
+        if "svg" not in self.open:
+            assert values.keys() <= ALLOWED
+        link = values.get("href") or "#"
+        assert link.startswith(("#", "data:image/png;base64,"))
         if tag not in VOID:
             self.open.append(tag)
 
@@ -86,7 +95,9 @@ def test_the_verbose_text_is_as_accepted(hand_made: HandMade, golden: Golden) ->
 @pytest.mark.parametrize("name", ["overflow", "never-trained"])
 def test_the_page_is_as_accepted(name: str, hand_made: HandMade, golden: Golden) -> None:
     page = render_html(hand_made[name]())
-    golden(f"report-{name}.html", re.sub(r"<style>.*</style>", "<style></style>", page, flags=re.S))
+    for tag in ("style", "script", "svg"):  # drawings depend on the version of matplotlib
+        page = re.sub(rf"<{tag}\b.*?</{tag}>", f"<{tag}></{tag}>", page, flags=re.DOTALL)
+    golden(f"report-{name}.html", page)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -100,8 +111,9 @@ def test_every_sample_renders_without_reference_to_the_outside(path: Path) -> No
     page = render_html(load(path))
     assert page.startswith("<!DOCTYPE html>\n")
     tags(page)
-    for word in ("http", "url(", "@import", "src=", "href="):
+    for word in ("http", "@import", "src="):
         assert word not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
 
 
 @pytest.mark.parametrize("name", NAMES)
