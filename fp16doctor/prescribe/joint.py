@@ -13,13 +13,16 @@ from dataclasses import dataclass, replace
 from fp16doctor.prescribe.acceptance import LOST_TENSOR
 from fp16doctor.prescribe.bench import Attempt, Bench
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies.keep_list import in_step, is_affordable, keep_remedy, places
 from fp16doctor.prescribe.remedies.loss_scale import CODES, first_of, last_of, scale_remedy
+from fp16doctor.prescribe.remedies.storage import FORMS, REALISED
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
+from fp16doctor.prescribe.stored import realised_in_fp32
 from fp16doctor.prescribe.treatable import codes_of, line_target, target
 from fp16doctor.replay.trial import Trial
 from fp16doctor.schema.finding import Fault, Finding
-from fp16doctor.schema.policy import PrecisionPolicy
+from fp16doctor.schema.policy import BF16, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict
 
 Group = tuple[Prescription, ...]
@@ -32,6 +35,7 @@ def joint_cures(case: Case, found: Sequence[Prescription]) -> Iterator[Group]:
     """Yield groups of prescriptions that were tried together, where no single one does."""
     if case.bench is None or not case.bench.tapes:
         return
+    yield from _with_storage(case.bench, found)
     kept = [(i, f) for i, f in case.of_precision if _is_of_a_place(f)]
     scaled = [i for i, f in case.demanding if of_the_scale(f)]
     if not kept or not (scaled or loses_gradients(case.bench)):
@@ -116,6 +120,36 @@ def _scale(bench: Bench, attempt: Attempt, exponent: int) -> Remedy:
     best = 2.0**exponent
     return scale_remedy(bench, 2.0 ** (exponent if low is None else low), best,
                         2.0 ** (exponent if high is None else high))  # fmt: skip
+
+
+# -- storage and what computes ---------------------------------------------------------------------
+
+
+def _with_storage(bench: Bench, found: Sequence[Prescription]) -> Iterator[Group]:
+    """Parameters in fp32 together with the cure of another finding; each is verified alone."""
+    verified = [p for p in found if p.verification.verdict is Verdict.VERIFIED]
+    stored = next((p for p in verified if p.remedy.title == FORMS["FD301"][0]), None)
+    others = sorted(
+        (p for p in verified if stored and not set(p.treats) & set(stored.treats)), key=rank
+    )
+    other, policy = next(((p, q) for p in others if (q := _computes(p.remedy))), (None, None))
+    if stored is None or other is None or policy is None:
+        return
+    attempt = bench.attempt(policy)
+    with bench.timing():
+        realised, _ = realised_in_fp32(bench.tapes, parameters=True, policy=policy)
+    if not attempt.accepted or realised is None or realised < REALISED:
+        return
+    yield _together(bench, attempt, (other.remedy, other.treats), (stored.remedy, stored.treats))
+
+
+def _computes(remedy: Remedy) -> PrecisionPolicy | None:
+    """Return what a remedy computes in, with fp32 storage beside it; None for any other kind."""
+    if remedy.kind is RemedyKind.FP32_KEEP:
+        return replace(policy_of(remedy.target), stores_fp32=True)
+    if remedy.kind is RemedyKind.DTYPE and remedy.value == "bf16":
+        return replace(BF16, stores_fp32=True)
+    return None
 
 
 def _together(bench: Bench, attempt: Attempt, *parts: tuple[Remedy, tuple[int, ...]]) -> Group:

@@ -12,8 +12,8 @@ from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.joint import joint_cures
 from fp16doctor.prescribe.notes import note
+from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies import prescriptions
-from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
 from fp16doctor.prescribe.treatable import OF_PRECISION, SCALER_USE, codes_of, demanding
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
@@ -88,7 +88,7 @@ def _joint(
         treats = {i for p in group for i in p.treats}
         if len(group) < 2 or not verified or leading not in treats or not treated <= treats:
             continue
-        if treats > treated or max(map(_rank, group)) < max(map(_rank, chosen)):
+        if treats > treated or max(map(rank, group)) < max(map(rank, chosen)):
             titles = ", and ".join(p.remedy.title for p in group)
             return Recommendation(_PRESCRIBED, titles, tuple(range(place, place + len(group))))
     return None
@@ -110,7 +110,7 @@ def _recommendation(
     if leading.fault is Fault.MISUSE and not codes_of(leading) & (OF_PRECISION | SCALER_USE):
         return _unverified(leading, place, found)
     if verified:
-        best = min(verified, key=lambda i: _rank(found[i]))
+        best = min(verified, key=lambda i: rank(found[i]))
         return Recommendation(RecommendationStatus.PRESCRIBED, found[best].remedy.title, (best,))
     if bench is not None:
         tried = sum(p.verification.verdict is Verdict.REFUTED for p in found)
@@ -140,19 +140,3 @@ def _code_changes(found: tuple[Prescription, ...], place: int) -> tuple[int, ...
     """Return the position of the change of code for one finding."""
     changes = (i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX)
     return tuple(i for i in changes if place in found[i].treats)[:1]
-
-
-def _rank(prescription: Prescription) -> tuple[int, float, float]:
-    """Cheapest first; among equals the one with the smaller gradient error."""
-    remedy = prescription.remedy
-    flops = remedy.cost.get("flops_share", 0.0)
-    error = prescription.verification.after.get("gradient error", 0.0)
-    order = {
-        RemedyKind.STORAGE: 0,
-        RemedyKind.LOSS_SCALE: 1,
-        RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
-        RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
-        RemedyKind.FIXUP_INIT: 5,
-        RemedyKind.CODE_FIX: 0,
-    }
-    return order[remedy.kind], flops, error

@@ -21,17 +21,18 @@ Finals = dict[int, tuple[torch.Tensor, torch.Tensor]]  # storage -> (before, aft
 
 
 def realised_in_fp32(
-    tapes: tuple[Tape, ...], *, parameters: bool
+    tapes: tuple[Tape, ...], *, parameters: bool, policy: PrecisionPolicy = FP32
 ) -> tuple[float | None, tuple[int, ...]]:
     """Return (⟨Δ32, Δ64⟩ / ‖Δ64‖², steps it was measured on), over carried 16-bit tensors.
 
-    Those are the parameters, or all that are none: averages, optimizer state, accumulators.
+    ``policy`` is one that stores them in fp32, whatever it computes in. They are the parameters,
+    or all that are none: averages, optimizer state, accumulators.
     """
     dot = norm2 = 0.0
     steps = []
     for tape in tapes:
         try:
-            narrow, wide = (_finals(tape, p, parameters) for p in (FP32, FP64))
+            narrow, wide = (_finals(tape, p, parameters) for p in (policy, FP64))
         except ReplayError:
             continue
         for number, (start, end) in wide.items():

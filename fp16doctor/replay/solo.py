@@ -51,7 +51,7 @@ class SoloPlayer(Player):
         self._seeds = {m.index for m in tape.losses}
         if policy.scale_factor != 1.0 and not self._seeds:
             raise ReplayError(_NO_SEED, "trial-failed")
-        if policy.keep:
+        if policy.keep or policy.stores_fp32:
             self._widen_stored()
             self._formats_of_gradients()
 
@@ -175,13 +175,19 @@ class SoloPlayer(Player):
     # -- stored tensors and the loss scale -------------------------------------------------------
 
     def _widen_stored(self) -> None:
-        """Store parameters and buffers of kept modules in fp32, as ``module.float()`` does."""
+        """Store parameters and buffers of kept modules in fp32, as ``module.float()`` does.
+
+        Under a policy that stores fp32, whatever trains or is written: optimizer state too.
+        """
         producers = producers_of(self.tape)
         for number, leaf in self.tape.leaves.items():
             ref = producers.widest_view(number)
-            if leaf.name is None or ref is None or torch_dtype(ref.dtype) not in _HALF:
+            if ref is None or torch_dtype(ref.dtype) not in _HALF:
                 continue
-            if any(covers_tensor(rule, leaf.name) for rule in self.policy.keep):
+            carried = leaf.is_parameter or bool(producers.writers(number))
+            name = leaf.name
+            kept = name and any(covers_tensor(rule, name) for rule in self.policy.keep)
+            if kept or (self.policy.stores_fp32 and carried):
                 value = self.env.tensor(ref).float()
                 self.env.override(number, value, ref, torch_dtype(ref.dtype))
 

@@ -37,6 +37,7 @@ class PrecisionPolicy:
     widen: tuple[tuple[str, str], ...] = ()  # (recorded dtype, replayed dtype), torch names
     keep: tuple[KeepRule, ...] = ()  # computed in fp32, inputs cast up
     scale_factor: float = 1.0  # the loss scale of the run is multiplied by this
+    stores_fp32: bool = False  # parameters and what steps carry on are kept in fp32, as under autocast
 
 
 AS_RUN = PrecisionPolicy("as_run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from curing import Job, far
+from curing import PURE, Job, far
 from deep import Deep, classified
 from test_recommendation import finding, site
 from torch import Tensor, nn
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.plan import plan
 from fp16doctor.prescribe.search import policy_of
+from fp16doctor.prescribe.stored import realised_in_fp32
 from fp16doctor.replay.trial import run_trial
-from fp16doctor.schema.finding import Fault, Finding
-from fp16doctor.schema.policy import FP32
+from fp16doctor.schema.finding import Evidence, Fault, Finding
+from fp16doctor.schema.policy import AS_RUN, FP32, KeepRule, PrecisionPolicy
 from fp16doctor.schema.prescription import (
     Prescription,
     Recommendation,
@@ -119,6 +120,40 @@ def test_a_spent_budget_joins_nothing() -> None:
     found, answer = plan((finding(), underflow()), bench_of(*WIDE, budget=0.0))
     assert answer.status is RecommendationStatus.NONE_FOUND
     assert all(p.verification.verdict is Verdict.NOT_VERIFIED for p in found)
+
+
+# -- storage ---------------------------------------------------------------------------------------
+
+
+def lost_update() -> Finding:
+    realised = Evidence("realised fraction", 0.1, "replayed:fp32", format="fp16")
+    return finding("FD301", Fault.LOST_UPDATE, site=None, evidence=(realised,))
+
+
+@pytest.mark.parametrize("findings", [(lost_update(), finding()), (finding(), lost_update())])
+def test_fp32_storage_and_a_list_are_one_cure(findings: tuple[Finding, ...]) -> None:
+    """The updates are far below the weights' last place, and a block overflows."""
+    job = Job(lambda: Deep(*WIDE), classified, PURE, options={"lr": 1e-5})
+    bench = Bench(tuple(job.tapes()), 60)
+    chosen = parts(plan(findings, bench))
+    kinds = {p.remedy.kind: p for p in chosen}
+    assert set(kinds) == {RemedyKind.FP32_KEEP, RemedyKind.STORAGE}
+    assert {i for p in chosen for i in p.treats} == {0, 1}
+    assert all(p.verification.verdict is Verdict.VERIFIED for p in chosen)
+    assert all("tried together with: " in p.verification.reason for p in chosen)
+    policies = [a.policy for a in bench.tried if a.policy.stores_fp32]
+    assert [p.keep for p in policies] == [
+        tuple(map(KeepRule, kinds[RemedyKind.FP32_KEEP].remedy.target))
+    ]
+
+
+def test_storage_in_fp32_keeps_updates_that_16_bits_lose() -> None:
+    (tape,) = Job(lambda: Deep(1.0), classified, PURE, options={"lr": 1e-5}).tapes()
+    stored = PrecisionPolicy("stored", stores_fp32=True)
+    realised = [realised_in_fp32((tape,), parameters=True, policy=p)[0] for p in (AS_RUN, stored)]
+    assert realised[0] is not None
+    assert realised[0] < 0.7
+    assert realised[1] == pytest.approx(1, abs=0.01)
 
 
 # -- what shows once the first is cured ------------------------------------------------------------

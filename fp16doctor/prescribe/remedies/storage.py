@@ -21,7 +21,7 @@ from fp16doctor.schema.prescription import (
 
 REALISED = 0.9  # realised fraction that storage must reach
 
-_FORMS = {
+FORMS = {
     "FD301": (
         "keep the parameters in fp32 and compute under autocast (fp32 master weights)",
         "model = model.float()\nwith torch.autocast(DEVICE, dtype=torch.bfloat16):  # as before",
@@ -37,12 +37,12 @@ _FORMS = {
 def propose(case: Case) -> Iterator[Prescription]:
     """One prescription for each finding of lost updates."""
     for position, finding in case.demanding:
-        if finding.fault is Fault.LOST_UPDATE and finding.code in _FORMS:
+        if finding.fault is Fault.LOST_UPDATE and finding.code in FORMS:
             yield _prescription(case, position, finding)
 
 
 def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
-    title, change = _FORMS[finding.code]
+    title, change = FORMS[finding.code]
     remedy = Remedy(
         RemedyKind.STORAGE, title, change=change.replace("DEVICE", repr(case.device)), value="fp32"
     )
