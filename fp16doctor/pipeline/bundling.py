@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from fp16doctor.errors import BundleError
-from fp16doctor.prescribe.bench import device_of
+from fp16doctor.prescribe.steps import device_of
 from fp16doctor.record.bundle.settings import settings, threads
 from fp16doctor.replay.outcome import outcome_of
 from fp16doctor.schema.bundle import Bundle, Origin

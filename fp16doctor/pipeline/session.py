@@ -17,6 +17,7 @@ from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
+from fp16doctor.pipeline.blaming import blamed
 from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
@@ -30,15 +31,15 @@ from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
+from fp16doctor.schema.blame import BlamedOp, ErrorBudget
 from fp16doctor.schema.bundle import Bundle
-from fp16doctor.schema.diagnosis import (
-    Diagnosis,
-    FormatOutlook,
-)
+from fp16doctor.schema.diagnosis import Diagnosis, FormatOutlook
 from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
 from fp16doctor.schema.tape import Tape
+
+Shares = tuple[tuple[BlamedOp, ...], ErrorBudget | None]
 
 if TYPE_CHECKING:
     from torch import nn
@@ -231,6 +232,9 @@ class Session:
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
         prescriptions, recommendation = self._plan(findings, bench, seen)
+        foretold = self._outlook(bench) if bench is not None else {}
+        blame, error_budget = self._blame(findings, bench)
+        self._say_what_is_left(bench)
         return Diagnosis(
             run=recording.run,
             formats=summary.limits(),
@@ -242,7 +246,9 @@ class Session:
             replay=summary.replay_summary(self._examiner.traces),
             ranges=recording.ranges,
             warnings=summary.warnings(self._recorder),
-            outlook=self._outlook() if final else {},
+            outlook=foretold,
+            blame=blame,
+            error_budget=error_budget,
             trajectory=trajectory(bench, recording.steps),
             gradient_scales=gradient_scales(
                 recording.ranges, prescriptions, by_hand=scale_by_hand(bench, recording.steps)
@@ -253,14 +259,35 @@ class Session:
     def _times(self) -> summary.Times:
         return self._started, self._examiner.elapsed, self._examiner.seconds
 
-    def _outlook(self) -> dict[str, FormatOutlook]:
+    def _outlook(self, bench: Bench) -> dict[str, FormatOutlook]:
         try:
-            return outlook(self._examiner.shelf.tapes())
+            with bench.timing():
+                return outlook(bench.tapes, lambda: bench.exhausted)
         except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
             self._recorder.caution(
                 "outlook-failed", f"other formats were not tried: {type(error).__name__}: {error}"
             )
             return {}
+
+    def _blame(self, findings: tuple[Finding, ...], bench: Bench | None) -> Shares:
+        if bench is None:
+            return (), None
+        try:
+            with bench.timing():
+                return blamed(bench.tapes, self._examiner.traces, findings, bench.left_s)
+        except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
+            self._recorder.caution(
+                "blame-failed", f"errors were not shared out: {type(error).__name__}: {error}"
+            )
+            return (), None
+
+    def _say_what_is_left(self, bench: Bench | None) -> None:
+        if bench is not None and bench.untried:
+            self._recorder.caution(
+                "time-budget-spent",
+                f"the time budget of {self._options.budget_s:g} s was spent before all cures were "
+                f"tried; left untried: {', '.join(bench.untried)}; a larger --budget tries them",
+            )
 
     def _plan(
         self, findings: tuple[Finding, ...], bench: Bench | None, seen: Observations

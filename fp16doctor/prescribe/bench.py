@@ -5,9 +5,8 @@ Must not know remedies.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from fp16doctor.errors import ReplayError
@@ -20,12 +19,19 @@ from fp16doctor.prescribe.acceptance import (
     improvement_reason,
     judge,
 )
+from fp16doctor.prescribe.figures import figures
+from fp16doctor.prescribe.hidden import hidden_births, hidden_words
+from fp16doctor.prescribe.naming import course_name, family
+from fp16doctor.prescribe.settling import settled
+from fp16doctor.prescribe.steps import format_of
+from fp16doctor.prescribe.time_budget import TimeBudget
 from fp16doctor.replay.scales import at_scale, scale_of, scaled_at_most
 from fp16doctor.replay.trajectory import Course, follow
 from fp16doctor.replay.trial import Trial, run_disturbed, run_trial
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import AS_RUN, BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Verdict, Verification
-from fp16doctor.schema.tape import Tape, refs_in
+from fp16doctor.schema.tape import Tape
 
 BUDGET_SPENT = "the time budget was spent"
 _Key = tuple[PrecisionPolicy, float | None]  # and the loss scale it is tried at
@@ -51,6 +57,11 @@ class Attempt:
         return single and not self.course_reason and not self.no_better
 
     @property
+    def figures(self) -> dict[str, float]:
+        """The worst of each number over the steps."""
+        return figures(self.judgements, self.trials, self.scale, self.course)
+
+    @property
     def gradient_error(self) -> float | None:
         """The largest over the steps."""
         known = [j.gradient_error for j in self.judgements if j.gradient_error is not None]
@@ -71,8 +82,7 @@ class Bench:
         self.window = window  # consecutive steps
         self._reference_course: Course | None = None
         self._floors: dict[tuple[int, str], float] = {}
-        self._budget, self._tolerance = budget_s, tolerance
-        self._spent = 0.0
+        self.time, self._tolerance = TimeBudget(budget_s), tolerance
         self._references: dict[int, Trial] = {}
         self._known: dict[_Key, Attempt] = {}
         self._as_run: Attempt | None = None
@@ -80,21 +90,16 @@ class Bench:
     @property
     def exhausted(self) -> bool:
         """The budget is spent."""
-        return self._spent >= self._budget
+        return self.time.over
 
     @property
     def left_s(self) -> float:
         """Seconds of the budget that are not spent."""
-        return max(self._budget - self._spent, 0.0)
+        return self.time.left_s
 
-    @contextmanager
-    def timing(self) -> Iterator[None]:
+    def timing(self) -> AbstractContextManager[None]:
         """Count what is done inside against the budget."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._spent += time.perf_counter() - began
+        return self.time.timing()
 
     def as_settled(self) -> Attempt:
         """Return the steps as they ran, at the loss scale where a scaler would settle."""
@@ -120,8 +125,29 @@ class Bench:
 
     def attempt_scale(self, scale: float) -> Attempt:
         """Try a loss scale on every kept step, whatever scale it ran with."""
-        policy = PrecisionPolicy(f"loss scale {scale:.10g}")
+        return self.attempt_at(PrecisionPolicy(f"loss scale {scale:.10g}"), scale)
+
+    def attempt_at(self, policy: PrecisionPolicy, scale: float) -> Attempt:
+        """Try a policy together with a loss scale."""
         return self._try((policy, scale), lambda: self._attempt(policy, scale=scale))
+
+    @property
+    def untried(self) -> tuple[str, ...]:
+        """What was left when the budget ended: ``fp32``, ``further keep-lists``."""
+        begun = {family(a.policy) for a in self.tried if a.failure != BUDGET_SPENT}
+        return tuple(f"further {n}s" if n in begun else n for n in self.time.untried)
+
+    @property
+    def tried(self) -> tuple[Attempt, ...]:
+        """Every candidate so far."""
+        return tuple(self._known.values())
+
+    def hidden(self, attempt: Attempt) -> tuple[OpSite, ...]:
+        """Return what is born in a refused attempt and was not in the run."""
+        if attempt.accepted or not attempt.trials:
+            return ()
+        references = [self.reference(place) for place in range(len(attempt.trials))]
+        return hidden_births(self.as_run().trials, references, attempt.trials)
 
     def finite_at(self, scale: float) -> bool:
         """Tell whether nothing is non-finite on any kept step at a loss scale.
@@ -137,8 +163,11 @@ class Bench:
     ) -> Attempt:
         if key not in self._known:
             if self.exhausted:
+                self.time.leave(family(key[0]))
                 return Attempt(key[0], (), (), failure=BUDGET_SPENT)
             self._known[key] = self._beside_run(self._timed(key[0], run))
+            if self._known[key].failure == BUDGET_SPENT:
+                self.time.leave(family(key[0]))
         return self._known[key]
 
     def _beside_run(self, attempt: Attempt) -> Attempt:
@@ -163,6 +192,7 @@ class Bench:
         judgements, trials = [], []
         ceiling: float | None = None
         for place, tape in enumerate(self.tapes):
+            self._go_on(policy, begun=place > 0)
             mine = policy if scale is None else at_scale(policy, tape, scale)
             trial = run_trial(tape, scaled_at_most(mine, tape, ceiling))
             if settles:
@@ -177,7 +207,13 @@ class Bench:
         attempt = Attempt(policy, tuple(judgements), tuple(trials), scale=scale or ceiling)
         if not attempt.accepted:
             return attempt
+        self._go_on(policy, begun=True)
         return self._with_course(attempt, fixed=scale is not None)
+
+    def _go_on(self, policy: PrecisionPolicy, *, begun: bool) -> None:
+        """Give a candidate up where time runs out amid its steps; how the run fared is needed."""
+        if begun and policy != AS_RUN and self.exhausted:
+            raise ReplayError(BUDGET_SPENT, "budget-spent")
 
     def _unjudged(self, policy: PrecisionPolicy, scale: float) -> Attempt:
         trials = []
@@ -236,7 +272,7 @@ class Bench:
         }
         for attempt in self._known.values():
             if attempt.course is not None and attempt.policy != FP32:
-                found.setdefault(_course_name(attempt.policy), tuple(attempt.course.losses))
+                found.setdefault(course_name(attempt.policy), tuple(attempt.course.losses))
         return found
 
     def verification(self, attempt: Attempt) -> Verification:
@@ -246,62 +282,8 @@ class Bench:
             return Verification(Verdict.NOT_VERIFIED, reason=attempt.failure)
         reason = next((j.reason for j in attempt.judgements if not j.accepted), "")
         reason = reason or attempt.course_reason or attempt.no_better
+        reason = "; ".join(filter(None, (reason, hidden_words(self.hidden(attempt)))))
         verdict = Verdict.VERIFIED if attempt.accepted else Verdict.REFUTED
         if reason.startswith(FAULT_NOT_SHOWN):
             verdict = Verdict.NOT_VERIFIED
-        return Verification(verdict, reason, _numbers(self.as_run()), _numbers(attempt), steps)
-
-
-def _course_name(policy: PrecisionPolicy) -> str:
-    places = ", ".join(r.pattern for r in policy.keep)
-    return f"fp32 for {places}" if places else policy.name
-
-
-def settled(tape: Tape, policy: PrecisionPolicy, trial: Trial) -> Trial:
-    """Lower the scale as a GradScaler would while only backward is non-finite."""
-    scale = scale_of(tape)
-    while _only_backward(trial) and scale > 1 and tape_has_scale(tape):
-        scale = max(scale / 4, 1.0)
-        trial = run_trial(tape, at_scale(policy, tape, scale))
-    return trial
-
-
-def format_of(tape: Tape) -> str:
-    """Return the 16-bit format that most of a step's results have."""
-    names = [r.dtype for c in tape.ops for r in refs_in(c.outputs)]
-    return "bf16" if names.count("bfloat16") > names.count("float16") else "fp16"
-
-
-def device_of(tape: Tape) -> str:
-    """Return the kind of device that most of a step ran on: "cpu", "cuda"."""
-    kinds = [r.device.partition(":")[0] for c in tape.ops for r in refs_in(c.outputs)]
-    return "cuda" if kinds.count("cuda") > kinds.count("cpu") else "cpu"
-
-
-def tape_has_scale(tape: Tape) -> bool:
-    """Tell whether the step's loss was multiplied by a GradScaler's scale."""
-    return any("_amp_foreach_non_finite_check" in c.op for c in tape.ops)
-
-
-def _only_backward(trial: Trial) -> bool:
-    return not trial.nonfinite.get("loss") and bool(trial.nonfinite.get("gradients"))
-
-
-def _numbers(attempt: Attempt) -> dict[str, float]:
-    """Return the worst of each number over the steps."""
-    out = {
-        "non-finite elements": float(max((j.nonfinite for j in attempt.judgements), default=0)),
-        "non-finite ops": float(max((t.nonfinite_ops for t in attempt.trials), default=0)),
-    }
-    errors = [j.gradient_error for j in attempt.judgements if j.gradient_error is not None]
-    kept = [j.descent for j in attempt.judgements if j.descent is not None]
-    if errors:
-        out["gradient error"] = max(errors)
-    if kept:
-        out["descent kept"] = min(kept)
-    out["gradient lost"] = max((j.lost for j in attempt.judgements), default=0.0)
-    if attempt.scale is not None:
-        out["loss scale"] = attempt.scale
-    if attempt.course is not None and attempt.course.losses:
-        out[f"loss after {len(attempt.course.losses)} steps"] = attempt.course.losses[-1]
-    return out
+        return Verification(verdict, reason, self.as_run().figures, attempt.figures, steps)

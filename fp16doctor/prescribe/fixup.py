@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fp16doctor.replay.branches import Branches
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.layers import Nonlinearity, layers_of, nonlinearity_after
 from fp16doctor.replay.parameters import parameter_numbers, parameter_values
@@ -29,7 +29,7 @@ def fixup_factor(branches: Branches) -> float:
 def with_fixup(tape: Tape, branches: Branches) -> Tape:
     """Return the tape with the last layer of each branch 0 and the others × ``fixup_factor``."""
     numbers, leaves = parameter_numbers(tape), dict(tape.leaves)
-    producers = Producers(tape)
+    producers = producers_of(tape)
     for names in branches.weights:
         for name in names:
             number = numbers[name]
@@ -56,7 +56,7 @@ def oversized_layers(tape: Tape) -> dict[str, Nonlinearity]:
 
 def with_he(tape: Tape, weights: dict[str, Nonlinearity]) -> Tape:
     """Return the tape with these weights drawn by ``torch.nn.init.kaiming_normal_``."""
-    numbers, leaves, producers = parameter_numbers(tape), dict(tape.leaves), Producers(tape)
+    numbers, leaves, producers = parameter_numbers(tape), dict(tape.leaves), producers_of(tape)
     generator = torch.Generator().manual_seed(SEED)
     for name, nonlinearity in weights.items():
         ref = producers.widest_view(numbers.get(name, -1))

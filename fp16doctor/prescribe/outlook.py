@@ -5,6 +5,8 @@ Must not know how a step is replayed in another format.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.acceptance import LOST_TENSOR, gradient_error, largest_loss
 from fp16doctor.replay.narrow import is_wide
@@ -19,12 +21,22 @@ FORMATS = ("fp16", "bf16")
 SCALE = 2.0**12  # loss scale tried where fp16 loses gradients without one
 
 
-def outlook(tapes: tuple[Tape, ...]) -> dict[str, FormatOutlook]:
-    """Return one entry for each 16-bit format that the first kept step did not use."""
+def outlook(
+    tapes: tuple[Tape, ...], over: Callable[[], bool] = lambda: False
+) -> dict[str, FormatOutlook]:
+    """Return one entry for each 16-bit format that the first kept step did not use.
+
+    Nothing is tried any more once ``over`` says that the time is spent.
+    """
     if not tapes:
         return {}
     tape = tapes[-1]
-    return {name: _one(tape, name) for name in FORMATS if is_wide(tape, name)}
+    wide = (name for name in FORMATS if is_wide(tape, name))
+    return {name: _untried(tape, name) if over() else _one(tape, name) for name in wide}
+
+
+def _untried(tape: Tape, name: str) -> FormatOutlook:
+    return FormatOutlook("unknown", f"the time budget was spent before {name} was tried", tape.step)
 
 
 def _one(tape: Tape, name: str) -> FormatOutlook:

@@ -6,11 +6,14 @@ Must not know the words of findings or how a report shows a cure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.joint import joint_cures
+from fp16doctor.prescribe.notes import note
+from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies import prescriptions
-from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
 from fp16doctor.prescribe.treatable import (
     OF_PRECISION,
     SCALER_USE,
@@ -30,6 +33,7 @@ from fp16doctor.schema.prescription import (
 )
 from fp16doctor.schema.tape import Tape
 
+_PRESCRIBED = RecommendationStatus.PRESCRIBED
 _LOGIC = ("logic-nan", "nonfinite-input")
 
 
@@ -56,14 +60,48 @@ def plan(
         return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
-    found = tuple(prescriptions(Case(tuple(findings), bench, updates, refused)))
+    case = Case(tuple(findings), bench, updates, refused)
+    found = tuple(prescriptions(case))
     if leading.name in _LOGIC:
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
             "not a matter of precision: no format or loss scale changes it",
             prescriptions=_code_changes(found, tuple(findings).index(leading)),
         )
-    return found, _recommendation(tuple(findings), leading, found, bench)
+    groups = tuple(joint_cures(case, found))
+    answer = _recommendation(tuple(findings), leading, found, bench)
+    answer = _joint(case, groups, found, answer) or answer
+    found += tuple(p for g in groups for p in g)
+    if answer.status is _PRESCRIBED:
+        beside = note(case, [found[i] for i in answer.prescriptions])
+        answer = replace(answer, sentence=answer.sentence + beside)
+    return found, answer
+
+
+def _joint(
+    case: Case,
+    groups: tuple[tuple[Prescription, ...], ...],
+    found: tuple[Prescription, ...],
+    answer: Recommendation,
+) -> Recommendation | None:
+    """Return the parts of one cure that were verified together, where they beat any single one.
+
+    That is where nothing else was found, where they treat more, or where they spare another
+    format.
+    """
+    chosen = [found[i] for i in answer.prescriptions if answer.status is _PRESCRIBED]
+    treated = {i for p in chosen for i in p.treats}
+    before, leading = len(found), next(i for i, _ in demanding(case.findings))
+    for group in groups:
+        place, before = before, before + len(group)
+        verified = all(p.verification.verdict is Verdict.VERIFIED for p in group)
+        treats = {i for p in group for i in p.treats}
+        if len(group) < 2 or not verified or leading not in treats or not treated <= treats:
+            continue
+        if treats > treated or max(map(rank, group)) < max(map(rank, chosen)):
+            titles = ", and ".join(p.remedy.title for p in group)
+            return Recommendation(_PRESCRIBED, titles, tuple(range(place, place + len(group))))
+    return None
 
 
 def _recommendation(
@@ -84,7 +122,7 @@ def _recommendation(
     if leading.fault is Fault.MISUSE and not of_use and not refused:
         return _unverified(leading, place, found)
     if verified:
-        best = min(verified, key=lambda i: (_behind(found[i], leading), _rank(found[i])))
+        best = min(verified, key=lambda i: (_behind(found[i], leading), rank(found[i])))
         return Recommendation(RecommendationStatus.PRESCRIBED, found[best].remedy.title, (best,))
     if bench is not None:
         tried = sum(p.verification.verdict is Verdict.REFUTED for p in found)
@@ -92,7 +130,8 @@ def _recommendation(
             change = _code_changes(found, place)
             sentence = f"none of {tried} cures that were tried meets the criteria"
             if bench.exhausted:
-                sentence += ", and the time budget was spent before all were"
+                left = f" (left untried: {', '.join(bench.untried)})" if bench.untried else ""
+                sentence += f", and the time budget was spent before all were{left}"
             return Recommendation(RecommendationStatus.NONE_FOUND, sentence, change)
         if bench.exhausted:
             return _unverified(leading, place, found, ": the time budget was spent")
@@ -125,19 +164,3 @@ def _behind(prescription: Prescription, leading: Finding) -> int:
         return int(kind is not RemedyKind.CODE_FIX)
     narrow = kind is RemedyKind.FP32_KEEP or value == "fp32"
     return int(rises(leading) and narrow)
-
-
-def _rank(prescription: Prescription) -> tuple[int, float, float]:
-    """Cheapest first; among equals the one with the smaller gradient error."""
-    remedy = prescription.remedy
-    flops = remedy.cost.get("flops_share", 0.0)
-    error = prescription.verification.after.get("gradient error", 0.0)
-    order = {
-        RemedyKind.STORAGE: 0,
-        RemedyKind.LOSS_SCALE: 1,
-        RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
-        RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
-        RemedyKind.FIXUP_INIT: 5,
-        RemedyKind.CODE_FIX: 5,
-    }
-    return order[remedy.kind], flops, error

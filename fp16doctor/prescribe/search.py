@@ -9,8 +9,10 @@ Must not know how a candidate is judged (``bench``) or worded (``remedies``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from fp16doctor.prescribe.bench import Attempt, Bench
+from fp16doctor.prescribe.bench import Attempt
+from fp16doctor.replay.trial import Trial
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import KeepRule, PrecisionPolicy
 
@@ -19,8 +21,18 @@ MAX_ROUNDS = 12  # places that may be added
 Unit = Callable[[OpSite], str]
 
 
+class Tries(Protocol):
+    """The bench, or the bench with something fixed beside what is tried on it."""
+
+    def attempt(self, policy: PrecisionPolicy) -> Attempt:
+        """Try a policy on every kept step."""
+
+    def reference(self, place: int) -> Trial:
+        """Return the fp32 replay of one kept step."""
+
+
 def grow(
-    bench: Bench, start: tuple[str, ...], unit: Unit, *, margin: bool = True
+    bench: Tries, start: tuple[str, ...], unit: Unit, *, margin: bool = True
 ) -> Attempt | None:
     """Add the place of the next birth until the list is accepted; None where it never is."""
     patterns, accepted = dict.fromkeys(start), None
@@ -45,7 +57,7 @@ def _near(attempt: Attempt) -> list[OpSite]:
     return [s for trial in attempt.trials for s in trial.near]
 
 
-def _births(bench: Bench, attempt: Attempt) -> list[OpSite]:
+def _births(bench: Tries, attempt: Attempt) -> list[OpSite]:
     """Return what was born on each step and is not in fp32 as well: a mask stays a mask."""
     found = []
     for place, trial in enumerate(attempt.trials):
@@ -54,7 +66,7 @@ def _births(bench: Bench, attempt: Attempt) -> list[OpSite]:
     return found
 
 
-def shrink(bench: Bench, attempt: Attempt, *, margin: bool = True) -> Attempt:
+def shrink(bench: Tries, attempt: Attempt, *, margin: bool = True) -> Attempt:
     """Leave out every place without which the list is still accepted, the last ones first."""
     best = attempt  # a budget that is spent refuses: the list stays as it is
     for rule in reversed(attempt.policy.keep):

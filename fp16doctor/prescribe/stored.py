@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from fp16doctor.errors import ReplayError
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.parameters import parameter_numbers
@@ -21,17 +21,18 @@ Finals = dict[int, tuple[torch.Tensor, torch.Tensor]]  # storage -> (before, aft
 
 
 def realised_in_fp32(
-    tapes: tuple[Tape, ...], *, parameters: bool
+    tapes: tuple[Tape, ...], *, parameters: bool, policy: PrecisionPolicy = FP32
 ) -> tuple[float | None, tuple[int, ...]]:
     """Return (⟨Δ32, Δ64⟩ / ‖Δ64‖², steps it was measured on), over carried 16-bit tensors.
 
-    Those are the parameters, or all that are none: averages, optimizer state, accumulators.
+    ``policy`` is one that stores them in fp32, whatever it computes in. They are the parameters,
+    or all that are none: averages, optimizer state, accumulators.
     """
     dot = norm2 = 0.0
     steps = []
     for tape in tapes:
         try:
-            narrow, wide = (_finals(tape, p, parameters) for p in (FP32, FP64))
+            narrow, wide = (_finals(tape, p, parameters) for p in (policy, FP64))
         except ReplayError:
             continue
         for number, (start, end) in wide.items():
@@ -42,7 +43,7 @@ def realised_in_fp32(
 
 
 def _finals(tape: Tape, policy: PrecisionPolicy, parameters: bool) -> Finals:
-    producers = Producers(tape)
+    producers = producers_of(tape)
     watched = {}
     for number, leaf in tape.leaves.items():
         if leaf.is_parameter is not parameters:
@@ -61,7 +62,7 @@ def _finals(tape: Tape, policy: PrecisionPolicy, parameters: bool) -> Finals:
 
 def trains_half_parameters(tape: Tape) -> bool:
     """Tell whether a parameter that gets a gradient is stored in 16 bits."""
-    producers, trained = Producers(tape), set(tape.gradients.values())
+    producers, trained = producers_of(tape), set(tape.gradients.values())
     numbers = (n for name, n in parameter_numbers(tape).items() if name in trained)
     views = map(producers.widest_view, numbers)
     return any(v is not None and v.dtype in ("float16", "bfloat16") for v in views)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import Producers, producers_of
 from fp16doctor.replay.lockstep import Observer
 from fp16doctor.replay.op_traits import base
 from fp16doctor.replay.player import Player
@@ -61,7 +61,7 @@ class Layer:
 
 def layers_of(tape: Tape) -> tuple[Layer, ...]:
     """Return the layers of the forward pass in order; a weight that is computed is none."""
-    producers = Producers(tape)
+    producers = producers_of(tape)
     found = (_layer(tape, producers, c) for c in tape.ops if c.site.phase is Phase.FORWARD)
     return tuple(layer for layer in found if layer is not None)
 

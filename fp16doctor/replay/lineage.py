@@ -10,7 +10,7 @@ from math import prod
 
 from fp16doctor.replay.births import Element
 from fp16doctor.replay.calls import outputs_of
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.feeds import operands
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef
@@ -32,7 +32,7 @@ class Lineage:
 
     def __init__(self, tape: Tape, call: OpCall, output: TensorRef) -> None:
         self._tape = tape
-        self._producers = Producers(tape)
+        self._producers = producers_of(tape)
         self.wanted: dict[int, set[TensorRef]] = {}  # op -> inputs to look at
         self._collect(Node(call.index, output))
 

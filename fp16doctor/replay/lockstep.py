@@ -56,10 +56,12 @@ def lockstep(
     reference = Player(tape, policy) if policy is not None else None
     result = LockstepResult(run, reference)
     last = last_uses(tape)
+    marked = {m.index for m in tape.losses}
     for call in tape.ops:
         for observer in observers:
             observer.before(call.index, run, reference)
-        _read_losses(tape, call.index, result)
+        if call.index in marked:
+            _read_losses(tape, call.index, result)
         _play(call, result)
         for observer in observers:
             observer.after(call, run, reference)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.schema.tape import Tape
 
@@ -24,7 +24,7 @@ def parameter_numbers(tape: Tape) -> dict[str, int]:
 
 def parameter_values(tape: Tape) -> dict[str, Tensor]:
     """Return the parameters in float32 by name, as they were in front of the step."""
-    producers, found = Producers(tape), {}
+    producers, found = producers_of(tape), {}
     for name, number in parameter_numbers(tape).items():
         ref, data = producers.widest_view(number), tape.leaves[number].data
         if ref is not None and torch_dtype(ref.dtype).is_floating_point:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.addends import Addends
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.integers import integer_loss
 from fp16doctor.replay.lockstep import Observer
@@ -36,7 +36,7 @@ class PrecisionObserver(Observer):
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._producers = Producers(tape)
+        self._producers = producers_of(tape)
         self.updates = UpdateWatch(tape)
         self._addends = Addends()
         self._shares: dict[int, float] = {}  # storage -> lost share of its present value

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from fp16doctor.replay.dataflow import Producers, writes
+from fp16doctor.replay.dataflow import producers_of, writes
 from fp16doctor.replay.editing import made, rearranged
 from fp16doctor.replay.op_traits import base, is_unscale
 from fp16doctor.replay.scales import scale_of, scale_storage
@@ -33,7 +33,7 @@ def with_scale(tape: Tape, scale: float) -> Tape | None:
     if number in tape.leaves:
         leaves = {**tape.leaves, number: _of_value(tape.leaves[number], scale)}
         return replace(tape, leaves=leaves)
-    index = Producers(tape).writers(number)[0]
+    index = producers_of(tape).writers(number)[0]
     call = tape.ops[index]
     if base(call.op) not in _FILLS:
         return None
@@ -137,7 +137,7 @@ def _filled(call: OpCall, value: float) -> OpCall:
 
 def _needed(tape: Tape, calls: list[OpCall], end: int) -> set[int]:
     """Return ``calls`` and the ops behind ``end`` that what they read, gradients apart, needs."""
-    producers, gradients = Producers(tape), set(tape.gradients)
+    producers, gradients = producers_of(tape), set(tape.gradients)
     found = {c.index for c in calls}
     queue = list(calls)
     while queue:
@@ -156,7 +156,7 @@ def _fresh_gradients(tape: Tape) -> tuple[TensorRef, ...]:
         return ()
     end = tape.backward_ends[-1]
     begin = tape.losses[-1].index if tape.losses else 0
-    producers, found = Producers(tape), []
+    producers, found = producers_of(tape), []
     for number in tape.gradients:
         ref, last = producers.widest_view(number), producers.last_writer(number, end)
         if ref is not None and last is not None and last >= begin:

@@ -10,7 +10,7 @@ from math import isfinite, log2
 
 import torch
 
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.op_traits import base
 from fp16doctor.replay.player import Player
 from fp16doctor.schema.policy import PrecisionPolicy
@@ -39,7 +39,7 @@ def scale_storage(tape: Tape) -> int | None:
     """Return the storage of the scale that a GradScaler multiplies the last loss by."""
     if not tape.losses:
         return None
-    producers, mark = Producers(tape), tape.losses[-1]
+    producers, mark = producers_of(tape), tape.losses[-1]
     number, before = mark.ref.storage, mark.index
     for _ in range(LONGEST_WAY):
         index = producers.last_writer(number, before)
@@ -56,7 +56,7 @@ def scale_storage(tape: Tape) -> int | None:
 
 def loss_scale(tape: Tape, mark: Mark) -> LossScale:
     """Return how the loss that backward was called on is scaled."""
-    producers, number, before = Producers(tape), mark.ref.storage, mark.index
+    producers, number, before = producers_of(tape), mark.ref.storage, mark.index
     for _ in range(LONGEST_WAY):
         index = producers.last_writer(number, before)
         call = tape.ops[index] if index is not None else None
@@ -127,7 +127,7 @@ def _constant(call: OpCall) -> float | None:
 def _tensor_factor(tape: Tape, call: OpCall) -> tuple[TensorRef, float] | None:
     """Return the one-element fp32 factor that no op computes, GradScaler's scale, and its value."""
     for ref in refs_in(call.args)[1:]:
-        made = Producers(tape).last_writer(ref.storage, call.index)
+        made = producers_of(tape).last_writer(ref.storage, call.index)
         if made is not None:
             value = _constant_result(tape.ops[made])
             return None if value is None else (ref, value)

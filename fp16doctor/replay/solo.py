@@ -20,7 +20,7 @@ from fp16doctor.replay.borders import Borders
 from fp16doctor.replay.calls import Arguments, ToDtype, arguments, invoke
 from fp16doctor.replay.casting import REFUSALS, dropped, run_in_recorded_format
 from fp16doctor.replay.changed import changed_calls
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import ShapeDiffers, is_float_ref, torch_dtype
 from fp16doctor.replay.keep import covers_tensor, kept_ops
 from fp16doctor.replay.op_lists import takes_lower_precision
@@ -53,7 +53,7 @@ class SoloPlayer(Player):
         self._seeds = {m.index for m in tape.losses}
         if policy.scale_factor != 1.0 and not self._seeds:
             raise ReplayError(_NO_SEED, "trial-failed")
-        if policy.keep:
+        if policy.keep or policy.stores_fp32:
             self._widen_stored()
             self._formats_of_gradients()
 
@@ -178,19 +178,25 @@ class SoloPlayer(Player):
     # -- stored tensors and the loss scale -------------------------------------------------------
 
     def _widen_stored(self) -> None:
-        """Store parameters and buffers of kept modules in fp32, as ``module.float()`` does."""
-        producers = Producers(self.tape)
+        """Store parameters and buffers of kept modules in fp32, as ``module.float()`` does.
+
+        Under a policy that stores fp32, whatever trains or is written: optimizer state too.
+        """
+        producers = producers_of(self.tape)
         for number, leaf in self.tape.leaves.items():
             ref = producers.widest_view(number)
-            if leaf.name is None or ref is None or torch_dtype(ref.dtype) not in _HALF:
+            if ref is None or torch_dtype(ref.dtype) not in _HALF:
                 continue
-            if any(covers_tensor(rule, leaf.name) for rule in self.policy.keep):
+            carried = leaf.is_parameter or bool(producers.writers(number))
+            name = leaf.name
+            kept = name and any(covers_tensor(rule, name) for rule in self.policy.keep)
+            if kept or (self.policy.stores_fp32 and carried):
                 value = self.env.tensor(ref).float()
                 self.env.override(number, value, ref, torch_dtype(ref.dtype))
 
     def _formats_of_gradients(self) -> None:
         """The gradient of a parameter has the parameter's format."""
-        numbers, producers = parameter_numbers(self.tape), Producers(self.tape)
+        numbers, producers = parameter_numbers(self.tape), producers_of(self.tape)
         for gradient, name in self.tape.gradients.items():
             ref = producers.widest_view(numbers.get(name, -1))
             if ref is not None:

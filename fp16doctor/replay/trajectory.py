@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fp16doctor.errors import ReplayError
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import Live
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.lifetimes import spent
@@ -99,7 +99,7 @@ class _Leg:
     ) -> None:
         self._tape, self._carried, self._course = tape, carried, course
         self._given, self._factor = step_length, policy.scale_factor
-        self._producers = Producers(tape)
+        self._producers = producers_of(tape)
         self._player = SoloPlayer(tape, policy)
         self._loss = 0.0
         self._gradients: dict[str, Tensor] = {}  # where backward ended, if no optimizer follows

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fp16doctor.replay.calls import outputs_of
 from fp16doctor.replay.constants import has_infinite
-from fp16doctor.replay.dataflow import Producers, writes
+from fp16doctor.replay.dataflow import producers_of, writes
 from fp16doctor.replay.environment import is_float_ref, torch_dtype
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.lifetimes import spent
@@ -70,6 +70,12 @@ def run_on(player: SoloPlayer) -> Trial:
     return _Run(player.tape, player).trial()
 
 
+def run_with(player: SoloPlayer) -> Trial:
+    """Replay a step by a player of its own kind; raises ReplayError as ``run_trial`` does."""
+    with random_state_kept(), torch.no_grad():
+        return _Run(player.tape, player).trial()
+
+
 def run_disturbed(tape: Tape, format_name: str) -> Trial:
     """Replay a step in fp32 with random errors of the size of a format's rounding."""
     with random_state_kept(), torch.no_grad():
@@ -96,10 +102,11 @@ class _Run:
     def __init__(self, tape: Tape, player: SoloPlayer) -> None:
         self._tape, self._policy = tape, player.policy
         self._player = player
-        self._producers = Producers(tape)
+        self._producers = producers_of(tape)
         self._bad: set[int] = set()
         self._looked_at: set[int] = set()
         self._spent = spent(tape)
+        self._marked = {m.index for m in tape.losses}
         self._trial = Trial(player.policy)
         self._losses: list[float] = []
 
@@ -147,6 +154,8 @@ class _Run:
         return sum(self._losses) if self._losses else None
 
     def _read_losses(self, index: int) -> None:
+        if index not in self._marked:
+            return
         for mark in self._tape.losses:
             if mark.index == index and self._player.env.has(mark.ref.storage):
                 self._losses.append(read_loss(self._player, mark))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fp16doctor.replay import op_traits
-from fp16doctor.replay.dataflow import Producers, writes
+from fp16doctor.replay.dataflow import producers_of, writes
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.update_ledger import UpdateLedger, sample
@@ -31,7 +31,7 @@ class UpdateWatch:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._seen: list[tuple[int, UpdateLoss, Tensor, Tensor]] = []
-        self._producers = Producers(tape)
+        self._producers = producers_of(tape)
 
     def measure(self, run: Player, reference: Player) -> None:
         """Compare what both replays made of each tensor, at the tape's end."""

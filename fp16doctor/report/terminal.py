@@ -13,6 +13,7 @@ from fp16doctor.report import wording
 from fp16doctor.report.view import build_view
 from fp16doctor.report.view_model import (
     AnswerView,
+    BlameView,
     CodeLine,
     FindingView,
     RemedyView,
@@ -33,6 +34,8 @@ _ANSWER_LABEL = 8  # "verdict "
 _PART_LABEL = 10  # "evidence  "
 _LONGEST = 240  # a longer word is cut in the middle; the page has all of it
 _LIMITS_SHOWN = 3
+_BLAMED_SHOWN = 5
+_BLAME_COLUMNS = 5  # the shares behind them are on the page
 
 
 class _Page:
@@ -173,7 +176,24 @@ def _limits(page: _Page, view: ReportView, verbose: bool) -> None:
         page.put(f"and {wording.count(left)} more (-v shows them)", indent=_PART_LABEL + 2)
 
 
+def _blame(page: _Page, blame: BlameView) -> None:
+    if not blame.line and not blame.note:
+        return
+    page.gap()
+    page.put("shares of the error")
+    for text in (blame.line, blame.note):
+        if text:
+            page.put(text, indent=2)
+    rows = blame.table.rows[:_BLAMED_SHOWN]
+    left = len(blame.table.rows) - len(rows)
+    left_out = f"… and {wording.count(left)} more (in the JSON)" if left else ""
+    if rows:
+        narrow = tuple(row[:_BLAME_COLUMNS] for row in rows)
+        page.lines += _columns(Table(blame.table.head[:_BLAME_COLUMNS], narrow, left_out))
+
+
 def _details(page: _Page, view: ReportView) -> None:
+    _blame(page, view.blame)
     for title, table in (
         ("checks", view.checks),
         ("stand-ins in the replay", view.stand_ins),

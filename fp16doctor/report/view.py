@@ -11,6 +11,7 @@ from typing import Any
 
 from fp16doctor.report import tables, wording
 from fp16doctor.report.answer import answer
+from fp16doctor.report.blame_view import blame_view
 from fp16doctor.report.explorer import explorer
 from fp16doctor.report.finding_view import finding_view, remedy_view
 from fp16doctor.report.glossary import terms_used
@@ -41,6 +42,7 @@ def _raw_view(diagnosis: Diagnosis) -> ReportView:
         no_remedies="no cure was tried by replay",
         findings=tuple(finding_view(diagnosis, i) for i in range(len(diagnosis.findings))),
         no_findings="no check found anything in what was seen",
+        blame=blame_view(diagnosis),
         pictures=(),
         no_pictures="",
         explorer=None,

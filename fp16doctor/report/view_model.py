@@ -75,6 +75,15 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class BlameView:
+    """The error budget of one step."""
+
+    line: str  # how few ops make how much, "" where nothing was measured
+    note: str  # why nothing, or not all of it, was measured
+    table: Table  # the first column is the share as a bar
+
+
+@dataclass(frozen=True, slots=True)
 class PictureView:
     """A drawing and the numbers behind it."""
 
@@ -128,6 +137,7 @@ class ReportView:
     no_remedies: str  # said where the list is empty
     findings: tuple[FindingView, ...]
     no_findings: str  # said where the list is empty
+    blame: BlameView
     pictures: tuple[PictureView, ...]
     no_pictures: str  # why they are missing, "" where they are not
     explorer: ExplorerView | None

@@ -74,6 +74,13 @@ def share(value: float) -> str:
     return f"{percent}{NO_BREAK}%"
 
 
+def whole_share(value: float) -> str:
+    """A share as percent, from 10 % on without decimals: ``97 %``, ``8.4 %``, ``−0.44 %``."""
+    percent = 100 * value
+    text = f"{percent:.0f}" if abs(percent) >= 9.95 else f"{percent:.2g}"
+    return f"{spelling.tidy(text)}{NO_BREAK}%"
+
+
 def of_total(part: int, total: int) -> str:
     """``12 of 1 048 576 (0.0011 %)``."""
     return f"{count(part)} of {count(total)} ({percent(part, total)})"

@@ -20,10 +20,6 @@ from fp16doctor.errors import DiagnosisFileError
 from fp16doctor.schema.diagnosis import SCHEMA_VERSION, Diagnosis
 
 _SPELLED = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # JSON has no such numbers
-# Keys that other programs may rely on from schema version 1 on, constant until a stage fills them.
-_RESERVED: dict[str, Any] = {
-    "blame": [],
-}
 _AGAIN = "write it again with `fp16doctor scan`"
 
 
@@ -42,7 +38,7 @@ def to_json(diagnosis: Diagnosis) -> str:
     """
     document = _encode(Diagnosis, diagnosis)
     version, confirm = document.pop("schema_version"), document.pop("confirm")
-    whole = {"schema_version": version, **document, **_RESERVED, "confirm": confirm}
+    whole = {"schema_version": version, **document, "confirm": confirm}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fp16doctor.schema.blame import BlamedOp, ErrorBudget
 from fp16doctor.schema.confirmation import Confirmation
 from fp16doctor.schema.finding import CheckOutcome, Finding
 from fp16doctor.schema.location import OpSite
@@ -80,6 +81,8 @@ class Diagnosis:
     warnings: tuple[Caution, ...] = ()
     outlook: dict[str, FormatOutlook] = field(default_factory=dict)  # format -> what it would do
     trajectory: dict[str, tuple[float, ...]] = field(default_factory=dict)  # "steps", and losses by policy
+    blame: tuple[BlamedOp, ...] = ()  # ops that make most of one step's error, the first the most
+    error_budget: ErrorBudget | None = None  # what their shares are shares of; None: not asked for
     gradient_scales: GradientScales | None = None
     acceptance: dict[str, float] = field(default_factory=dict)  # criterion -> number
     confirm: Confirmation | None = None  # None: not asked for, or no cure to confirm

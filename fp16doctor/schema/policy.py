@@ -84,6 +84,7 @@ class PrecisionPolicy:
     keep: tuple[KeepRule, ...] = ()  # computed in fp32, inputs cast up
     constants: tuple[ConstantRule, ...] = ()  # numbers among the arguments of ops
     scale_factor: float = 1.0  # the loss scale of the run is multiplied by this
+    stores_fp32: bool = False  # parameters and what steps carry on are kept in fp32, as under autocast
 
 
 AS_RUN = PrecisionPolicy("as_run")

@@ -14,6 +14,7 @@ from fp16doctor.schema.location import OpSite
 if TYPE_CHECKING:
     from torch import Tensor
 
+_PLAIN = frozenset((int, float, bool, str, type(None)))
 _ABBREVIATIONS = {
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
     "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "bool": "b8",
@@ -129,10 +130,22 @@ def _show(value: Any) -> str:
 
 def refs_in(value: Any) -> list[TensorRef]:
     """Return the references in a nest of tuples, lists and dicts, in order."""
-    if isinstance(value, TensorRef):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return []
-    return [r for v in value for r in refs_in(v)]
+    found: list[TensorRef] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[TensorRef]) -> None:
+    # Asked several times of every op of a step: exact types first, they are nearly all there is.
+    kind = type(value)
+    if kind is TensorRef:
+        found.append(value)
+    elif kind is tuple or kind is list or isinstance(value, (tuple, list)):
+        for item in value:
+            if type(item) is TensorRef:
+                found.append(item)
+            elif type(item) not in _PLAIN:
+                _gather(item, found)
+    elif kind is dict or isinstance(value, dict):
+        for item in value.values():
+            _gather(item, found)

@@ -10,9 +10,9 @@ from curing import Job
 from deep import Deep, classified
 from torch import Tensor
 
-from fp16doctor.prescribe import plan as planning
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.plan import plan
+from fp16doctor.prescribe.ranking import rank
 from fp16doctor.schema.finding import RISE, Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite, Phase, SourceLine
 from fp16doctor.schema.prescription import (
@@ -153,7 +153,7 @@ def test_order() -> None:
         prescription(RemedyKind.FP32_KEEP, flops=0.4),
         prescription(RemedyKind.DTYPE, "fp32"),
     ]
-    assert sorted({planning._rank(p): p for p in ranked[::-1]}) == [*map(planning._rank, ranked)]
+    assert sorted({rank(p): p for p in ranked[::-1]}) == [*map(rank, ranked)]
 
 
 @pytest.mark.parametrize("code", ["FD101", "FD104", "FD201", "FD202", "FD301", "FD401", "FD999"])

@@ -347,5 +347,4 @@ def test_a_step_that_needs_no_scaler_but_is_not_finite_is_refuted() -> None:
 def test_other_exceptions_are_not_the_scalers() -> None:
     tape = Training(stepped).tape()
     assert list(refused(Case((raised_by_scaler(),), Bench((tape,), 60)))) == []
-    (first, _) = refused(Case((raised_by_scaler(SCALER_SAID_NO),), None))
-    assert first.verification.verdict is Verdict.NOT_VERIFIED
+    assert list(refused(Case((raised_by_scaler(SCALER_SAID_NO),), None))) == []

@@ -23,7 +23,7 @@ from fp16doctor.schema.finding import Evidence
 from fp16doctor.schema.location import OpSite, Phase, SourceLine
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "v1-overflow.json"
-RESERVED = {"blame": [], "confirm": None}
+RESERVED = {"confirm": None}
 
 # Lone low surrogates are what Python makes of undecodable bytes in paths and arguments.
 TEXT = st.text(st.characters(), max_size=12) | st.text("\udc80\udcff`</b>{{}}\n", max_size=8)
@@ -124,7 +124,7 @@ def test_no_fidelity_is_null() -> None:
 
 
 def test_unknown_keys_are_ignored_and_defaults_fill_gaps() -> None:
-    data = document() | {"blame": [{"op": "x"}], "invented": 1}
+    data = document() | {"invented": 1}
     del data["warnings"]
     assert from_json(json.dumps(data)) == replace(sample(), warnings=())
 

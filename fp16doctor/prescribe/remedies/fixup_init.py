@@ -79,7 +79,8 @@ def proof_from(bench: Bench, tape: Tape, changed: Callable[[Tape], Tape]) -> Ver
     """
     window = bench.window if bench.window and bench.window[0].step == tape.step else ()
     again = Bench((changed(tape),), bench.left_s, window=tuple(map(changed, window)))
-    return replace(bench.verification(again.as_settled()), steps=(0,))
+    with bench.timing():
+        return replace(bench.verification(again.as_settled()), steps=(0,))
 
 
 def _proof(bench: Bench, tape: Tape, branches: Branches) -> Verification:

@@ -30,15 +30,15 @@ def propose(case: Case) -> Iterator[Prescription]:
 
     Where both are everything (one line that holds the model), the list of ops.
     """
-    treated = [(i, f) for i, f in case.of_precision if f.site is not None and not _in_step(f)]
+    treated = [(i, f) for i, f in case.of_precision if f.site is not None and not in_step(f)]
     if not treated:
         return
     treats = tuple(i for i, _ in treated)
-    start = tuple(dict.fromkeys(target(s) for _, f in treated for s in _places(f)))
+    start = tuple(dict.fromkeys(target(s) for _, f in treated for s in places(f)))
     if case.bench is None:
-        yield case.prescribe(_remedy(case, policy_of(start).keep), treats, None)
+        yield case.prescribe(keep_remedy(case, policy_of(start).keep), treats, None)
         return
-    sites = tuple(s for _, f in treated for s in _places(f))
+    sites = tuple(s for _, f in treated for s in places(f))
     found: Found = []
     affordable: Found = []
     for unit in (target, line_target, op_target):
@@ -46,14 +46,14 @@ def propose(case: Case) -> Iterator[Prescription]:
             break
         first = tuple(dict.fromkeys(map(unit, sites)))
         found += _lists(case, case.bench, first, unit)
-        affordable = [x for x in found if _is_affordable(x[0])]
+        affordable = [x for x in found if is_affordable(x[0])]
     rising = any(rises(f) for _, f in treated)
     for remedy, attempt in _distinct(affordable):
         cure = case.prescribe(remedy, treats, attempt)
         yield _bounded(cure) if rising else cure
     if not found:
         policy = policy_of(start)
-        yield case.prescribe(_remedy(case, policy.keep), treats, case.bench.attempt(policy))
+        yield case.prescribe(keep_remedy(case, policy.keep), treats, case.bench.attempt(policy))
 
 
 def _bounded(cure: Prescription) -> Prescription:
@@ -69,7 +69,7 @@ def _bounded(cure: Prescription) -> Prescription:
     return replace(cure, verification=replace(proof, reason=reason))
 
 
-def _is_affordable(remedy: Remedy) -> bool:
+def is_affordable(remedy: Remedy) -> bool:
     """Not fp32 for everything, and not a cast: what that gives is decided where it is read."""
     return remedy.cost["flops_share"] <= MOST_FLOPS and _CAST not in remedy.target
 
@@ -84,7 +84,7 @@ def _lists(case: Case, bench: Bench, first: tuple[str, ...], unit: Unit) -> Foun
         attempt = grow(bench, first, unit, margin=margin)
         if attempt is not None:
             short = shrink(bench, attempt, margin=margin)
-            found.append((_remedy(case, short.policy.keep), short))
+            found.append((keep_remedy(case, short.policy.keep), short))
         if found and found[-1][0].cost["flops_share"] <= CHEAP_FLOPS:
             break
     return found
@@ -103,19 +103,20 @@ def _distinct(found: Found) -> Found:
     return out
 
 
-def _in_step(finding: Finding) -> bool:
+def in_step(finding: Finding) -> bool:
     """An update in place by the optimizer: what is stored decides, not what is computed."""
     site = finding.site
     return site is not None and site.phase is Phase.OPTIMIZER and base(site.op).endswith("_")
 
 
-def _places(finding: Finding) -> Iterator[OpSite]:
+def places(finding: Finding) -> Iterator[OpSite]:
     """Where the value was born and where its reason lies; the same line in other modules too."""
     sites = (finding.site, finding.cause_site, *finding.repeats)
     return (s for s in sites if s is not None)
 
 
-def _remedy(case: Case, rules: tuple[KeepRule, ...]) -> Remedy:
+def keep_remedy(case: Case, rules: tuple[KeepRule, ...]) -> Remedy:
+    """The list as a remedy: its targets, its cost, text to paste."""
     names = ", ".join(f"`{r.what}`" for r in rules)
     targets = tuple(r.pattern for r in rules)
     return Remedy(

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import log2
 
-from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench, device_of
+from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.steps import device_of
 from fp16doctor.prescribe.treatable import codes_of
 from fp16doctor.schema.finding import Fault
 from fp16doctor.schema.prescription import (
@@ -23,13 +24,13 @@ from fp16doctor.schema.prescription import (
 USUAL = 65536.0  # init_scale of torch.amp.GradScaler
 ROOM = 4.0  # factor that it stays away from both ends of the window
 LARGEST = 24  # exponent of the largest scale tried: apex's bound
-_CODES = frozenset({"FD104", "FD201", "FD401"})
+CODES = frozenset({"FD104", "FD201", "FD401"})
 
 
 def propose(case: Case) -> Iterator[Prescription]:
     """One prescription where gradients are lost or overflow."""
     treats = tuple(
-        i for i, f in case.demanding if codes_of(f) & _CODES or f.fault is Fault.LOSS_SCALE
+        i for i, f in case.demanding if codes_of(f) & CODES or f.fault is Fault.LOSS_SCALE
     )
     if not treats or case.bench is None or not case.bench.tapes:
         return
@@ -42,7 +43,12 @@ def propose(case: Case) -> Iterator[Prescription]:
     low, high = window
     attempts = ((s, bench.attempt_scale(s)) for s in _preferred(low, high))
     best, attempt = next((x for x in attempts if x[1].accepted), (low, bench.attempt_scale(low)))
-    remedy = Remedy(
+    yield case.prescribe(scale_remedy(bench, low, best, high), treats, attempt)
+
+
+def scale_remedy(bench: Bench, low: float, best: float, high: float) -> Remedy:
+    """A loss scale, and the window it lies in."""
+    return Remedy(
         RemedyKind.LOSS_SCALE,
         f"multiply the loss by {best:.0f} before backward, divide the gradients by it afterwards",
         change=f"scaler = torch.amp.GradScaler({device_of(bench.tapes[0])!r}, "
@@ -50,7 +56,6 @@ def propose(case: Case) -> Iterator[Prescription]:
         "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
         value={"low": low, "recommended": best, "high": high},
     )
-    yield case.prescribe(remedy, treats, attempt)
 
 
 def _none(bench: Bench) -> Verification:
@@ -73,14 +78,14 @@ def _preferred(low: float, high: float) -> tuple[float, ...]:
 
 def _window(bench: Bench) -> tuple[float, float] | None:
     """Return the smallest and the largest scale that are accepted, powers of two from 1 on."""
-    high = _last(range(LARGEST + 1), lambda e: bench.finite_at(2.0**e))
+    high = last_of(range(LARGEST + 1), lambda e: bench.finite_at(2.0**e))
     if high is None:
         return None
-    low = _first(range(high + 1), lambda e: bench.attempt_scale(2.0**e).accepted)
+    low = first_of(range(high + 1), lambda e: bench.attempt_scale(2.0**e).accepted)
     return None if low is None else (2.0**low, 2.0**high)
 
 
-def _last(span: range, holds: Callable[[int], bool]) -> int | None:
+def last_of(span: range, holds: Callable[[int], bool]) -> int | None:
     """Return the last exponent for which a property holds that holds up to a border."""
     low, high = span.start, span.stop - 1
     if not holds(low):
@@ -91,7 +96,7 @@ def _last(span: range, holds: Callable[[int], bool]) -> int | None:
     return low
 
 
-def _first(span: range, holds: Callable[[int], bool]) -> int | None:
+def first_of(span: range, holds: Callable[[int], bool]) -> int | None:
     """Return the first exponent for which a property holds that holds from a border on."""
     low, high = span.start, span.stop - 1
     if not holds(high):

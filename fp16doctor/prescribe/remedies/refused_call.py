@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp16doctor.prescribe.bench import device_of
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.constants import is_beyond
 from fp16doctor.prescribe.paste import pasted
 from fp16doctor.prescribe.refusal import proof_of, refused_call, refused_finding
 from fp16doctor.prescribe.remedies.change_dtype import dtype_remedy
+from fp16doctor.prescribe.steps import device_of
 from fp16doctor.prescribe.treatable import line_target
 from fp16doctor.schema.policy import BF16, FP32, KeepRule, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind

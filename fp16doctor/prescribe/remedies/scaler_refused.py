@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.acceptance import Judgement, judge
 from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
-from fp16doctor.prescribe.case import NOT_TRIED, Case
+from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.intended import NO_SCALE
 from fp16doctor.prescribe.remedies.scaler_use import FORMATS, unscaled_remedy
 from fp16doctor.prescribe.treatable import is_refused_by_scaler
@@ -29,16 +29,14 @@ from fp16doctor.schema.tape import Tape
 def propose(case: Case) -> Iterator[Prescription]:
     """One prescription a format, where the scaler raised."""
     treats = tuple(i for i, f in case.demanding if is_refused_by_scaler(f))
-    if treats:
+    if treats and case.bench is not None:
         for name, policy, change in FORMATS:
             remedy = unscaled_remedy(name, change, case.device)
             yield Prescription(remedy, treats, _proof(case.bench, policy))
 
 
-def _proof(bench: Bench | None, policy: PrecisionPolicy) -> Verification:
+def _proof(bench: Bench, policy: PrecisionPolicy) -> Verification:
     """Judge the last kept step, the one that ended in the call, without a scale."""
-    if bench is None or not bench.tapes:
-        return Verification(Verdict.NOT_VERIFIED, reason=NOT_TRIED)
     if bench.exhausted:
         return Verification(Verdict.NOT_VERIFIED, reason=BUDGET_SPENT)
     tape = max(bench.tapes, key=lambda t: t.step)

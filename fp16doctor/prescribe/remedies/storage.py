@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fp16doctor.prescribe.bench import BUDGET_SPENT
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.stored import realised_in_fp32
 from fp16doctor.schema.finding import Fault, Finding
@@ -20,7 +21,7 @@ from fp16doctor.schema.prescription import (
 
 REALISED = 0.9  # realised fraction that storage must reach
 
-_FORMS = {
+FORMS = {
     "FD301": (
         "keep the parameters in fp32 and compute under autocast (fp32 master weights)",
         "model = model.float()\nwith torch.autocast(DEVICE, dtype=torch.bfloat16):  # as before",
@@ -36,12 +37,12 @@ _FORMS = {
 def propose(case: Case) -> Iterator[Prescription]:
     """One prescription for each finding of lost updates."""
     for position, finding in case.demanding:
-        if finding.fault is Fault.LOST_UPDATE and finding.code in _FORMS:
+        if finding.fault is Fault.LOST_UPDATE and finding.code in FORMS:
             yield _prescription(case, position, finding)
 
 
 def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
-    title, change = _FORMS[finding.code]
+    title, change = FORMS[finding.code]
     remedy = Remedy(
         RemedyKind.STORAGE, title, change=change.replace("DEVICE", repr(case.device)), value="fp32"
     )
@@ -51,8 +52,12 @@ def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
 def _proof(case: Case, finding: Finding) -> Verification:
     if case.bench is None or not case.bench.tapes:
         return Verification(Verdict.NOT_VERIFIED, reason="no step was kept to try it on")
+    if case.bench.exhausted:
+        case.bench.time.leave("fp32 storage")
+        return Verification(Verdict.NOT_VERIFIED, reason=BUDGET_SPENT)
     before = next((e.measured for e in finding.evidence if "realised" in e.quantity), 0.0)
-    after, steps = realised_in_fp32(case.bench.tapes, parameters=finding.code == "FD301")
+    with case.bench.timing():
+        after, steps = realised_in_fp32(case.bench.tapes, parameters=finding.code == "FD301")
     if after is None:
         return Verification(Verdict.NOT_VERIFIED, reason="the kept steps hold no update")
     held = after >= REALISED

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.calls import outputs_of
-from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import is_float_ref
 from fp16doctor.replay.excerpt.chains import Chain
 from fp16doctor.schema.excerpt import Line, Value
@@ -63,7 +63,7 @@ class _Builder:
     def __init__(self, tape: Tape, chain: Chain, captured: dict[TensorRef, Tensor]) -> None:
         self.draft = Draft()
         self._chain, self._captured = frozenset(chain), captured
-        self._producers = Producers(tape)
+        self._producers = producers_of(tape)
         self._made: dict[int, tuple[Value, TensorRef]] = {}  # storage -> last value in it
         self._names: dict[TensorRef, str] = {}
 

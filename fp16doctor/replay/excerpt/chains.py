@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.replay import op_traits
-from fp16doctor.replay.dataflow import Producers, writes
+from fp16doctor.replay.dataflow import Producers, producers_of, writes
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
 MOST_OPS = 16  # of one excerpt
@@ -36,7 +36,7 @@ def _from_cause(tape: Tape, target: int, cause: int | None) -> Iterator[Chain]:
             onward.append(call.index)
             written |= writes(call)
     wanted, found = {target}, []
-    producers = Producers(tape)
+    producers = producers_of(tape)
     for index in reversed(onward):
         if index in wanted:
             found.append(index)
@@ -48,7 +48,7 @@ def _from_cause(tape: Tape, target: int, cause: int | None) -> Iterator[Chain]:
 
 def _upstream(tape: Tape, target: int) -> Iterator[Chain]:
     """Yield everything that feeds the op, one level after the other."""
-    producers = Producers(tape)
+    producers = producers_of(tape)
     found, edge = {target}, {target}
     for _ in range(DEEPEST):
         above = {i for index in edge for i in _producers_of(producers, tape.ops[index])}

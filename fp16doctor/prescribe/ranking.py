@@ -1,0 +1,25 @@
+"""Which of several verified cures is preferred.
+
+Must not know findings.
+"""
+
+from __future__ import annotations
+
+from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
+from fp16doctor.schema.prescription import Prescription, RemedyKind
+
+
+def rank(prescription: Prescription) -> tuple[int, float, float]:
+    """Cheapest first; among equals the one with the smaller gradient error."""
+    remedy = prescription.remedy
+    flops = remedy.cost.get("flops_share", 0.0)
+    error = prescription.verification.after.get("gradient error", 0.0)
+    order = {
+        RemedyKind.STORAGE: 0,
+        RemedyKind.LOSS_SCALE: 1,
+        RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
+        RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
+        RemedyKind.FIXUP_INIT: 5,
+        RemedyKind.CODE_FIX: 5,
+    }
+    return order[remedy.kind], flops, error
