@@ -61,7 +61,7 @@ def test_verified_on_the_first_step_and_the_ones_behind_it_and_its_code_runs() -
     assert "loss after 5 steps" in cure.verification.after
     model = net()
     exec(cure.remedy.change, {"torch": torch, "model": model})
-    assert float(model[0].weight.std()) == pytest.approx((2 / WIDTH) ** 0.5, rel=0.25)
+    assert float(model[0].weight.detach().std()) == pytest.approx((2 / WIDTH) ** 0.5, rel=0.25)
 
 
 def test_refuted_where_the_overflow_is_not_theirs() -> None:
