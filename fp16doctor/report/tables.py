@@ -79,8 +79,9 @@ def ranges_table(diagnosis: Diagnosis) -> Table:
     What is counted (zeros, NaN, inf) was taken at the steps with full statistics alone.
     """
     formats = diagnosis.formats
-    head = ("module", "role", "steps", "amax", "at step", "inf or NaN first at step")
-    head += ("full statistics at", "amin_nonzero", "zeros", "NaN", "inf")
+    extremes = ("steps", "amax", "at step", "inf or NaN first at step")
+    counts = ("full statistics at", "amin_nonzero", "zeros", "NaN", "inf")
+    head = ("module", "role", *extremes, *counts)
     rooms = tuple(f"headroom {f.name}" for f in formats)
     seen = [r for r in diagnosis.ranges[:_MOST_RANGES] if r.stats or r.n_looked]
     rows = tuple(_range_row(r, formats) for r in seen)
