@@ -92,4 +92,7 @@ def _detached(tape: Tape) -> Tape:
 
 
 def _copied(leaf: Leaf) -> Leaf:
+    """Copy what the script may write to; a mapped file is the tape's own."""
+    if leaf.on_disk:
+        return leaf
     return replace(leaf, data=leaf.data.clone())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fp16doctor.record.spill import spill
 from fp16doctor.record.weight import weigh
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ COPY_CAP = 512 * 2**20  # bytes of copies made before writes, per step
 # Bytes of inputs that the script has let go of. In a step they are what the tape is replayed from,
 # and the next step takes their place; a loop over a data set before training has no such end.
 INPUT_CAP = 2**30
+SPILL_ABOVE = 256 * 2**20  # bytes of them in memory; more go to a temporary file
 IDLE_CAP = 128 * 2**20
 WEIGH_EVERY = 64 * 2**20  # bytes of new inputs: weighing looks at every one of the roll's
 
@@ -65,8 +67,14 @@ class Bounds:
     def too_heavy_outside_steps(self) -> bool:
         """Tell whether inputs kept outside of steps are too large; else end steps with such."""
         recorder = self._recorder
-        running = recorder.steps.running
-        if self.truncated or weigh(recorder.roll) <= (INPUT_CAP if running else IDLE_CAP):
+        running, roll = recorder.steps.running, recorder.roll
+        if self.truncated:
+            return False
+        weight = weigh(roll)
+        if running and weight > SPILL_ABOVE:
+            spill(roll)
+            weight = weigh(roll)
+        if weight + roll.on_disk <= (INPUT_CAP if running else IDLE_CAP):
             return False
         self.too_heavy = True
         if not running or recorder.steps.may_begin:

@@ -50,10 +50,7 @@ class LossWatch:
 
 
 def _pairs(roots: Any, gradients: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield the roots that are losses: one number, or one number a sample with a gradient each.
-
-    A root of more dimensions with a gradient is one piece of a model that is trained in pieces.
-    """
+    """Yield the roots that may be losses: one number, or any shape with a gradient given for it."""
     roots = roots if isinstance(roots, (list, tuple)) else (roots,)
     given = gradients if isinstance(gradients, (list, tuple)) else (gradients,)
     for root, gradient in zip_longest(roots, given):
@@ -61,5 +58,5 @@ def _pairs(roots: Any, gradients: Any) -> Iterator[tuple[Tensor, Tensor | None]]
             continue
         if gradient is None and root.numel() == 1:
             yield root, None
-        elif type(gradient) is Tensor and root.shape == gradient.shape and root.dim() < 2:
+        elif type(gradient) is Tensor and root.shape == gradient.shape:
             yield root, gradient

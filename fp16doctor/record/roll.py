@@ -71,6 +71,7 @@ class LeafStorage:
 
     storage: Any  # torch.UntypedStorage, kept alive
     copy: Any = None  # its bytes before the first write
+    on_disk: bool = False  # the storage is a mapped file
 
     @property
     def device(self) -> str:
@@ -101,6 +102,7 @@ class Roll:
     pending: list[tuple[RawOp, int, int, Tensor, Tensor]] = field(default_factory=list)
     held: bool = False  # a Held was made since this was last cleared
     copied: int = 0
+    on_disk: int = 0  # bytes of leaves in mapped files
     fresh: int = 0  # bytes that came to be kept since the tape was last weighed
     n_flagged: int = 0
 

@@ -34,6 +34,14 @@ class StepMarks:
     batch: int | None = None  # samples: leading size of the first tensor the model was given
 
 
+def _is_one_weight(gradient: Tensor) -> bool:
+    """Tell whether all elements are equal; reads the device where they do not share memory."""
+    if gradient.numel() == 0:
+        return False
+    flat = gradient.detach()
+    return not any(flat.stride()) or bool((flat == flat.reshape(-1)[0]).all())
+
+
 class StepBook:
     """Marks of the open step and the facts of the closed ones."""
 
@@ -79,8 +87,12 @@ class StepBook:
     def given(self, tensor: Tensor, gradient: Tensor, taped: bool) -> None:
         """Note a loss that backward is about to be called on with ``gradient``: their product.
 
-        On a tape it waits for the backward to begin, which may find a seed and count that.
+        On a tape it waits for the backward to begin, which may find a seed and count that. A root
+        of more dimensions is a loss where all of it has one weight; else it is one piece of a model
+        that is trained in pieces, and the gradient comes from the next piece.
         """
+        if tensor.dim() > 1 and not _is_one_weight(gradient):
+            return
         into = self._given if taped else self._losses
         into.append((tensor.detach() * gradient.detach()).sum())
 

@@ -39,7 +39,7 @@ def sampled(step: int, every: int = EVERY_FULL) -> bool:
 class SurveyPlan:
     """What the survey looks at."""
 
-    look: Callable[[int], Look] = lambda step: Look.FULL if sampled(step) else Look.NOTHING
+    look: Callable[[int], Look] = lambda step: Look.FULL if sampled(step) else Look.SCREEN
     wanted: Callable[[str, nn.Module], bool] = lambda path, module: True
 
 

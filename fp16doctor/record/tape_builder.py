@@ -191,6 +191,7 @@ class _Builder:
             is_parameter=number in self._roll.params or bool(known and known[1]),
             is_buffer=bool(known and known[2]),
             key=self._roll.weak[number].cdata,
+            on_disk=leaf.on_disk,
         )
 
     def _final(self) -> dict[int, Tensor]:

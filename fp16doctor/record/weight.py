@@ -12,29 +12,33 @@ import sys
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fp16doctor.record.roll import EARLY_COPY, NO_STORAGE, LeafStorage, Roll
 
 
 def weigh(roll: Roll) -> int:
-    """Return the bytes that would be freed with the roll, but for copies made before writes."""
+    """Return the bytes of memory that would be freed with the roll.
+
+    Copies made before writes, and what lies on disk, are not counted.
+    """
     roll.fresh = 0
     snapshots = sum(map(_size, roll.snapshots.values()))
     return snapshots + sum(_weight(roll, n, leaf) for n, leaf in roll.leaves.items())
 
 
 def _weight(roll: Roll, number: int, leaf: LeafStorage) -> int:
+    if leaf.on_disk:
+        return 0
     size = _size(leaf.storage)
     early = size if leaf.copy is not None and size <= EARLY_COPY else 0
-    return early + size * _only_ours(roll.params.get(number), leaf.storage)
+    return early + size * only_ours(roll, number, leaf)
 
 
-def _only_ours(parameter: Tensor | None, storage: Any) -> bool:
+def only_ours(roll: Roll, number: int, leaf: LeafStorage) -> bool:
     """Tell whether the tape has the last reference; to a parameter it has the tensor itself."""
-    if parameter is not None:
-        return sys.getrefcount(parameter) <= _REFERENCES
-    return torch._C._storage_Use_Count(storage._cdata) <= 1
+    if number in roll.params:
+        return sys.getrefcount(roll.params[number]) <= _REFERENCES
+    return torch._C._storage_Use_Count(leaf.storage._cdata) <= 1
 
 
 def _size(storage: Any) -> int:
@@ -44,5 +48,5 @@ def _size(storage: Any) -> int:
         return 0  # there is no memory behind it
 
 
-# To a parameter of the roll: the roll's, the name above, the caller's temporary, getrefcount's.
-_REFERENCES = 4
+# To a parameter of the roll: the roll's, getrefcount's.
+_REFERENCES = 2

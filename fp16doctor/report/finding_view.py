@@ -8,7 +8,7 @@ from __future__ import annotations
 from fp16doctor.report import wording
 from fp16doctor.report.view_model import CodeLine, FindingView, RemedyView
 from fp16doctor.schema.diagnosis import Diagnosis
-from fp16doctor.schema.finding import Evidence, Finding
+from fp16doctor.schema.finding import Evidence, Finding, Severity
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.prescription import Prescription, Remedy, Verdict
 
@@ -35,8 +35,8 @@ def finding_view(diagnosis: Diagnosis, position: int) -> FindingView:
     """Word the finding at ``position`` of the diagnosis."""
     finding = diagnosis.findings[position]
     remedies = tuple(
-        remedy_view(diagnosis, i)
-        for i in sorted(range(len(diagnosis.prescriptions)), key=lambda i: _rank(diagnosis, i))
+        remedy_view(diagnosis, i, told=_is_told(diagnosis, i, position))
+        for i in ranked(diagnosis)
         if position in diagnosis.prescriptions[i].treats
     )
     return FindingView(
@@ -59,7 +59,12 @@ def finding_view(diagnosis: Diagnosis, position: int) -> FindingView:
     )
 
 
-def remedy_view(diagnosis: Diagnosis, position: int) -> RemedyView:
+def ranked(diagnosis: Diagnosis) -> list[int]:
+    """Positions of the prescriptions: what is recommended first, then those that helped."""
+    return sorted(range(len(diagnosis.prescriptions)), key=lambda i: _rank(diagnosis, i))
+
+
+def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> RemedyView:
     """Word the prescription at ``position`` of the diagnosis."""
     cure = diagnosis.prescriptions[position]
     return RemedyView(
@@ -68,10 +73,18 @@ def remedy_view(diagnosis: Diagnosis, position: int) -> RemedyView:
         notes=_notes(cure.remedy),
         verdict=_VERDICTS[cure.verification.verdict],
         proof=_proof(cure),
+        basis=wording.joined(_replayed(cure), cure.verification.reason),
         treats=_treats(diagnosis, cure),
         comparison=_comparison(cure),
         recommended=position in diagnosis.recommendation.prescriptions,
+        told=told,
     )
+
+
+def _is_told(diagnosis: Diagnosis, cure: int, position: int) -> bool:
+    """Whether an earlier finding that is shown in full has it: notes are shown in short."""
+    earlier = (f for f in diagnosis.prescriptions[cure].treats if f < position)
+    return any(diagnosis.findings[f].severity is not Severity.NOTE for f in earlier)
 
 
 def _rank(diagnosis: Diagnosis, position: int) -> tuple[bool, int, int]:
@@ -213,7 +226,10 @@ def _cell(key: str, values: dict[str, float]) -> str:
 
 def _proof(cure: Prescription) -> str:
     changes = [f"{name} {old} → {new}" for name, old, new in _comparison(cure)]
-    steps = cure.verification.steps
-    replayed = f"replay of {wording.steps_named(steps)}" if steps else ""
-    lead = ": ".join(p for p in (replayed, ", ".join(changes)) if p)
+    lead = ": ".join(p for p in (_replayed(cure), ", ".join(changes)) if p)
     return wording.joined(lead, cure.verification.reason)
+
+
+def _replayed(cure: Prescription) -> str:
+    steps = cure.verification.steps
+    return f"replay of {wording.steps_named(steps)}" if steps else ""

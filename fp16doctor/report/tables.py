@@ -74,32 +74,45 @@ def steps_line(diagnosis: Diagnosis) -> str:
 
 
 def ranges_table(diagnosis: Diagnosis) -> Table:
-    """One row a module and role: extremes over the surveyed steps, headroom in each format."""
+    """One row a module and role: extremes over all steps looked at, headroom in each format.
+
+    What is counted (zeros, NaN, inf) was taken at the steps with full statistics alone.
+    """
     formats = diagnosis.formats
-    head = ("module", "role", "steps", "amax", "amin_nonzero", "zeros", "NaN", "inf")
+    extremes = ("steps", "amax", "at step", "inf or NaN first at step")
+    counts = ("full statistics at", "amin_nonzero", "zeros", "NaN", "inf")
+    head = ("module", "role", *extremes, *counts)
     rooms = tuple(f"headroom {f.name}" for f in formats)
-    rows = tuple(_range_row(r, formats) for r in diagnosis.ranges[:_MOST_RANGES] if r.stats)
+    seen = [r for r in diagnosis.ranges[:_MOST_RANGES] if r.stats or r.n_looked]
+    rows = tuple(_range_row(r, formats) for r in seen)
     left = len(diagnosis.ranges) - _MOST_RANGES
     left_out = f"… and {wording.count(left)} more {_IN_JSON}" if left > 0 else ""
     return Table(head + rooms, rows, left_out)
 
 
 def _range_row(ranges: ModuleRanges, formats: tuple[FormatLimits, ...]) -> tuple[str, ...]:
-    stats = ranges.stats
-    amax = max(s.amax for s in stats)
-    smallest = min(s.amin_nonzero for s in stats)
+    stats, n_full = ranges.stats, len(ranges.steps)
+    amax = max([ranges.amax, *(s.amax for s in stats)])
+    smallest = min((s.amin_nonzero for s in stats), default=math.inf)
     path = ranges.module_path or "root module"
     return (
         f"{path} ({ranges.module_class})",
         ranges.role,
-        wording.count(len(ranges.steps)),
+        wording.count(ranges.n_looked or n_full),
         wording.number(amax),
+        _step(ranges.amax_step),
+        _step(ranges.first_nonfinite),
+        wording.plural(n_full, "step"),
         wording.number(smallest) if math.isfinite(smallest) else wording.NOTHING,
         wording.percent(sum(s.n_zero for s in stats), sum(s.numel for s in stats)),
         wording.count(sum(s.n_nan for s in stats)),
         wording.count(sum(s.n_inf for s in stats)),
         *(wording.headroom(amax, f) for f in formats),
     )
+
+
+def _step(number: int | None) -> str:
+    return wording.NOTHING if number is None else str(number)
 
 
 def checks_table(diagnosis: Diagnosis) -> Table:

@@ -145,6 +145,9 @@ def _finding(page: _Page, finding: FindingView) -> None:
 
 
 def _remedy(page: _Page, remedy: RemedyView) -> None:
+    if remedy.told:
+        _part(page, "remedy", [f"{remedy.title}: {remedy.verdict}, see above"])
+        return
     title = f"{remedy.title} ({', '.join(remedy.notes)})" if remedy.notes else remedy.title
     _part(page, "remedy", [title])
     for line in remedy.change.splitlines():

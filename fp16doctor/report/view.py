@@ -13,7 +13,7 @@ from fp16doctor.report import tables, wording
 from fp16doctor.report.answer import answer
 from fp16doctor.report.blame_view import blame_view
 from fp16doctor.report.explorer import explorer
-from fp16doctor.report.finding_view import finding_view, remedy_view
+from fp16doctor.report.finding_view import finding_view, ranked, remedy_view
 from fp16doctor.report.glossary import terms_used
 from fp16doctor.report.view_model import PictureView, ReportView
 from fp16doctor.schema.diagnosis import Diagnosis
@@ -38,7 +38,7 @@ def _raw_view(diagnosis: Diagnosis) -> ReportView:
         title=f"fp16doctor: {diagnosis.run.script}",
         answer=answer(diagnosis),
         recommendation=diagnosis.recommendation.sentence,
-        remedies=tuple(remedy_view(diagnosis, i) for i in range(len(diagnosis.prescriptions))),
+        remedies=tuple(remedy_view(diagnosis, i) for i in ranked(diagnosis)),
         no_remedies="no cure was tried by replay",
         findings=tuple(finding_view(diagnosis, i) for i in range(len(diagnosis.findings))),
         no_findings="no check found anything in what was seen",

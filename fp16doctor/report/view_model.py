@@ -38,9 +38,11 @@ class RemedyView:
     notes: tuple[str, ...]  # kind, target, value, cost
     verdict: str  # "verified", "refuted", "not verified"
     proof: str  # before -> after in one line, or the reason
+    basis: str  # the same without the numbers that ``comparison`` has
     treats: str  # the findings it treats
     comparison: tuple[tuple[str, str, str], ...]  # quantity, before, after
     recommended: bool
+    told: bool = False  # under an earlier finding, with its proof
 
 
 @dataclass(frozen=True, slots=True)

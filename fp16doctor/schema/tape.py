@@ -70,6 +70,7 @@ class Leaf:
     is_parameter: bool = False  # a leaf tensor that requires grad
     is_buffer: bool = False
     key: int = 0  # address of the storage: the same tensor in another step
+    on_disk: bool = False  # in a mapped file that nobody else writes
 
 
 @dataclass(frozen=True, slots=True)

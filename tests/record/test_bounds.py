@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from watched import Record
 
 from fp16doctor.record import bounds
 from fp16doctor.record.weak_storage import WeakStorage
+from fp16doctor.schema.tape import Tape
 
 IMAGE = 2**21  # bytes; too large to be copied at its first use
 
@@ -176,6 +179,57 @@ def test_a_step_whose_inputs_pile_up(record: Record, monkeypatch: Any) -> None:
     assert found[2] <= 8
     assert [t.complete for t in seen.tapes] == [False, True]
     assert [s.loss for s in seen.steps] == [20 * IMAGE / 4, -IMAGE / 4]
+
+
+def test_many_micro_batches_are_kept_on_disk(
+    record: Record, monkeypatch: Any, tmp_path: Path
+) -> None:
+    """The step is taped whole, and its inputs are out of memory."""
+    shrink_caps(monkeypatch)
+    monkeypatch.setattr(bounds, "INPUT_CAP", 100 * IMAGE)
+    monkeypatch.setattr(bounds, "SPILL_ABOVE", 3 * IMAGE)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    found, spilled = [], []
+
+    def run() -> None:
+        w = torch.ones(IMAGE // 4, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        found.append(most_alive(lambda x: (w * x).sum().backward(), 20))
+        optimizer.step()
+
+    def check(tape: Tape) -> None:
+        spilled.append(sum(leaf.on_disk for leaf in tape.leaves.values()))
+        images = [leaf for leaf in tape.leaves.values() if not leaf.is_parameter]
+        assert all((leaf.data.view(torch.float32) == 1).all() for leaf in images)
+
+    seen = record(run, check=check)
+    assert found[0] <= 6
+    assert spilled[0] >= 15
+    assert [t.complete for t in seen.tapes] == [True]
+    assert [s.loss for s in seen.steps] == [20 * IMAGE / 4]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_is_no_disk_inputs_stay_in_memory(record: Record, monkeypatch: Any) -> None:
+    shrink_caps(monkeypatch)
+    monkeypatch.setattr(bounds, "INPUT_CAP", 100 * IMAGE)
+    monkeypatch.setattr(bounds, "SPILL_ABOVE", 3 * IMAGE)
+
+    def full(**kwargs: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+
+    def run() -> None:
+        w = torch.ones(IMAGE // 4, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        for _ in range(10):
+            (w * image()[0]).sum().backward()
+        optimizer.step()
+
+    (tape,) = record(run).tapes
+    assert tape.complete
+    assert not any(leaf.on_disk for leaf in tape.leaves.values())
 
 
 def test_evaluation_with_grad_does_not_cost_the_next_step(record: Record, monkeypatch: Any) -> None:

@@ -137,15 +137,38 @@ def test_a_loss_with_a_gradient_given_for_it(per_sample: bool, record: Record) -
     assert [s.loss for s in seen.steps] == pytest.approx(seen.result, rel=1e-6)
 
 
-def test_gradients_from_outside_have_no_loss(record: Record) -> None:
-    def run() -> None:
+@pytest.mark.parametrize("weight", [torch.ones(2, 3), torch.tensor(0.5).expand(2, 3)])
+def test_outputs_that_all_have_one_weight_are_a_loss(weight: Tensor, record: Record) -> None:
+    def run() -> float:
         model = nn.Linear(3, 3)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model(torch.randn(2, 3)).backward(torch.ones(2, 3))
+        y = model(torch.randn(2, 3))
+        y.backward(weight)
         optimizer.step()
+        return float((y.detach() * weight).sum())
 
-    (step,) = record(run).steps
-    assert step.loss is None
+    seen = record(run)
+    (step,) = seen.steps
+    assert step.loss == pytest.approx(seen.result, rel=1e-6)
+
+
+def test_gradients_from_the_next_piece_have_no_loss(record: Record) -> None:
+    """A model that is trained in two pieces: only the second one ends in a loss."""
+
+    def run() -> float:
+        first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+        optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+        h = first(torch.randn(2, 3))
+        border = h.detach().requires_grad_()
+        loss = second(border).pow(2).sum()
+        loss.backward()
+        h.backward(border.grad)
+        optimizer.step()
+        return loss.item()
+
+    seen = record(run)
+    (step,) = seen.steps
+    assert step.loss == pytest.approx(seen.result, rel=1e-6)
 
 
 def test_an_optimizer_inside_backward(record: Record) -> None:

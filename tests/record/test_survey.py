@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from watched import Record
 
 from fp16doctor.record import range_stats as statistics
 from fp16doctor.record import survey as survey_module
@@ -298,3 +299,22 @@ def test_the_plan_is_asked_once_a_module() -> None:
     watch.stop()
     assert sorted(asked) == ["", "0", "1", "2", "3"]
     assert "0" not in {r.module_path for r in watch.survey.ranges()}
+
+
+def test_the_default_plan_looks_at_the_extremes_of_every_step(record: Record) -> None:
+    """Full statistics are taken of few steps; the one that goes wrong may be any."""
+    model = nn.Linear(2, 1)
+
+    def run() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        for step in range(9):
+            optimizer.zero_grad()
+            x = torch.full((3, 2), math.inf if step == 7 else 1e3 if step == 6 else 1.0)
+            model(x).sum().backward()
+            if step != 7:
+                optimizer.step()
+
+    ranges = record(run, plan=SurveyPlan()).recorder.survey.ranges()
+    (outputs,) = [r for r in ranges if r.role == "output"]
+    assert (outputs.amax_step, outputs.first_nonfinite) == (6, 7)
+    assert 7 not in outputs.steps

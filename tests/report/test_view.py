@@ -10,6 +10,8 @@ import pytest
 
 from fp16doctor.report.finding_view import evidence_words
 from fp16doctor.report.glossary import TERMS, terms_used
+from fp16doctor.report.html import render_html
+from fp16doctor.report.terminal import render_terminal
 from fp16doctor.report.view import build_view
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence
@@ -99,6 +101,40 @@ def test_the_recommended_cure_comes_first_and_refuted_ones_stay(overflow: Diagno
     assert remedies[0].proof == (
         "replay of steps 0, 3 and 4: non-finite ops 215 → 0, loss NaN → 2.3141"
     )
+
+
+def test_a_cure_of_two_findings_is_proved_under_the_first(overflow: Diagnosis) -> None:
+    first, second = overflow.findings[0], replace(overflow.findings[0], code="FD104")
+    cures = tuple(replace(p, treats=(0, 1)) for p in overflow.prescriptions)
+    both = replace(overflow, findings=(first, second), prescriptions=cures)
+    findings = build_view(both).findings
+    assert [[r.told for r in f.remedies] for f in findings] == [[False, False], [True, True]]
+    text = render_terminal(both, color=False, width=100, outputs=None, verbose=False)
+    assert text.count("non-finite ops 215 → 0") == 1
+    assert "remedy    train in bf16 instead of fp16: verified, see above" in text
+
+
+def test_the_page_gives_each_proof_once(overflow: Diagnosis) -> None:
+    swapped = replace(
+        overflow,
+        prescriptions=overflow.prescriptions[::-1],
+        recommendation=replace(overflow.recommendation, prescriptions=(1,)),
+    )
+    assert [r.recommended for r in build_view(swapped).remedies] == [True, False]
+    page = render_html(swapped)
+    assert page.count("replay of steps 0, 3 and 4") == 2  # in the answer, and with the cure
+    assert page.count('<pre class="paste">') == 1
+
+
+def test_the_ranges_name_the_steps_that_were_looked_at_for_extremes_alone(
+    overflow: Diagnosis,
+) -> None:
+    seen = replace(
+        overflow.ranges[0], steps=(), stats=(), n_looked=8, amax=70000.0, amax_step=7,
+        n_nonfinite=1, first_nonfinite=7,
+    )  # fmt: skip
+    (row,) = build_view(replace(overflow, ranges=(seen,))).ranges.rows
+    assert row[2:7] == ("8", "7e4", "7", "7", "0 steps")
 
 
 def test_a_note_without_advice_demands_no_proof(overflow: Diagnosis) -> None:
