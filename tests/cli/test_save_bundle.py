@@ -48,6 +48,9 @@ def test_the_leading_findings_step_is_kept(tmp_path: Path) -> None:
     seen = repeat(bundle.tape, bundle.outcome)
     assert (seen.differing, seen.loss) == (0, pytest.approx(bundle.origin.loss, nan_ok=True))
     assert seen.compared > 0
+    plain = subprocess.run([sys.executable, script, "quietly"], capture_output=True, text=True,
+                           timeout=110, check=True)  # fmt: skip
+    assert done.stdout == plain.stdout
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"bundle: kept.fp16doctor (step {bundle.tape.step}, ")
     assert last.endswith("KiB)        try: fp16doctor replay kept.fp16doctor --dtype bf16")

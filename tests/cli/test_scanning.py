@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,7 @@ class Bench:
         self.exception: BaseException | None = None
         self.during: Callable[[Callable[[Diagnosis], None]], None] = lambda report: None
         self.options: Any = None
+        self.originals = nullcontext()
         pipeline = ModuleType("fp16doctor.pipeline")
         vars(pipeline).update(ScanOptions=dict, Session=self._session)
         monkeypatch.setitem(sys.modules, "fp16doctor.pipeline", pipeline)
