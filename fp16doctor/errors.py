@@ -39,3 +39,9 @@ class ReplayError(Fp16DoctorError):
     """A tape could not be replayed; the diagnosis goes on without it and says so."""
 
     exit_code = 4
+
+
+class FixupError(Fp16DoctorError):
+    """A model cannot be initialised by Fixup; ``message`` names the reason and what to do."""
+
+    exit_code = 4
