@@ -1,6 +1,7 @@
 """Fixup's rule 3 on existing layers: scalar biases and multipliers as parameters of the layers.
 
-They are 0-dimensional, so that they take part in no type promotion: a half activation stays half.
+They are 0-dimensional, so that they take part in no type promotion: a half activation stays half
+though they are stored in fp32, where a multiplier near 1 takes small updates.
 A hook of this module applies them; hooks and parameters go with ``copy.deepcopy``, ``torch.save``
 and ``state_dict`` (under the layer's own keys), and the keys that were there before stay.
 
@@ -101,7 +102,8 @@ def _set(layer: nn.Module, name: str, value: float) -> None:
             known.fill_(value)
         return
     weight = next(p for p in layer.parameters(recurse=False))
-    start = torch.full((), value, dtype=weight.dtype, device=weight.device)
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    start = torch.full((), value, dtype=dtype, device=weight.device)
     layer.register_parameter(name, nn.Parameter(start))
 
 

@@ -2,7 +2,7 @@
 
 An addition closes a branch where one of its operands descends from the other, or where both
 descend from one value and the way of one, the shortcut, has fewer layers. An outer branch that
-holds inner ones has the layers that are in none of those.
+holds inner ones has the layers that are in none of those, nor on a shortcut around one.
 
 Must not know initial weights.
 """
@@ -128,7 +128,7 @@ def _residual(
     source, end, addition = places
     inside = {v.number for v in flow.between(source, end)}
     held = [r for r in inner if r.addition in inside]
-    taken = {n for r in held for n in r.layers}
+    taken = {n for r in held for n in (*r.layers, *r.shortcut)}
     own = tuple(n for n in sorted(inside - taken) if flow.values[n].layer is not None)
     if not own:
         return None

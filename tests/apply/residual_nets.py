@@ -88,3 +88,7 @@ def images(size: int = 8, batch: int = 2) -> Tensor:
 
 def rows() -> Tensor:
     return torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+
+
+def two() -> dict[str, nn.Module]:
+    return {"a": nn.Linear(6, 6), "b": nn.Linear(6, 6)}
