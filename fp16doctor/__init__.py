@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from os import PathLike
 
+    from fp16doctor.apply.fixup import fixup_
+    from fp16doctor.apply.fixup_scalars import parameter_groups
     from fp16doctor.apply.keep_fp32 import keep_fp32
     from fp16doctor.profiler import profile
     from fp16doctor.schema.diagnosis import Diagnosis
 
 __version__ = "0.1.0"
 
-__all__ = ["Diagnosis", "__version__", "keep_fp32", "load_diagnosis", "profile"]
+__all__ = [
+    "Diagnosis",
+    "__version__",
+    "fixup_",
+    "keep_fp32",
+    "load_diagnosis",
+    "parameter_groups",
+    "profile",
+]
 
 
 def load_diagnosis(path: str | PathLike[str]) -> Diagnosis:
@@ -46,4 +56,12 @@ def __getattr__(name: str) -> Any:
         from fp16doctor.profiler import profile
 
         return profile
+    if name == "fixup_":
+        from fp16doctor.apply.fixup import fixup_
+
+        return fixup_
+    if name == "parameter_groups":
+        from fp16doctor.apply.fixup_scalars import parameter_groups
+
+        return parameter_groups
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

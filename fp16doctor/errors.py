@@ -51,3 +51,9 @@ class ApplyError(Fp16DoctorError):
     """A cure cannot be put on a live model or script from outside; ``message`` says why."""
 
     exit_code = 4
+
+
+class FixupError(Fp16DoctorError):
+    """A model cannot be initialised by Fixup; ``message`` names the reason and what to do."""
+
+    exit_code = 4

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from math import log2
 from statistics import median
 
@@ -35,7 +36,10 @@ class Chain:
 
 
 def chains(ranges: tuple[ModuleRanges, ...], shortest: int) -> list[Chain]:
-    """Return all chains of at least ``shortest`` blocks of one class with a finite output each."""
+    """Return all chains of at least ``shortest`` blocks of one class with a finite output each.
+
+    A chain ends in front of the first output with an inf or a NaN: behind it amax is cut off.
+    """
     groups: dict[tuple[str, str], list[tuple[int, ModuleRanges, float]]] = {}
     for r in ranges:
         match = _NUMBERED.match(r.module_path) if r.role == "output" else None
@@ -46,6 +50,7 @@ def chains(ranges: tuple[ModuleRanges, ...], shortest: int) -> list[Chain]:
     found = []
     for (stem, _), members in groups.items():
         members.sort(key=lambda m: m[0])
+        members = list(takewhile(lambda m: _finite_at_first(m[1]), members))
         if len(members) >= shortest:
             blocks = tuple(m[1] for m in members)
             found.append(Chain(stem, blocks, tuple(m[2] for m in members)))
@@ -54,3 +59,8 @@ def chains(ranges: tuple[ModuleRanges, ...], shortest: int) -> list[Chain]:
 
 def _first_amax(ranges: ModuleRanges) -> float:
     return next((s.amax for s in ranges.stats if s.amax > 0), 0.0)
+
+
+def _finite_at_first(ranges: ModuleRanges) -> bool:
+    first = next((s for s in ranges.stats if s.amax > 0), None)
+    return first is not None and not first.n_inf and not first.n_nan

@@ -1,4 +1,4 @@
-"""Makes ``apply_running`` importable for the tests of this folder."""
+"""Makes the helpers of the tests of this folder importable."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.fixup import oversized_layers, with_he
+from fp16doctor.prescribe.he_weights import oversized_layers, with_he
 from fp16doctor.prescribe.remedies.he_init import propose
 from fp16doctor.replay.parameters import parameter_values
 from fp16doctor.schema.finding import Fault, Finding, Severity

@@ -1,4 +1,4 @@
-"""Tries Fixup's initial weights on the first step.
+"""Tries Fixup's initial weights on the first step and over the run's first steps.
 
 Must not know how a step is replayed.
 """
@@ -8,24 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from fp16doctor.apply.fixup_plan import FixupPlan
+from fp16doctor.errors import FixupError, ReplayError
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.fixup import fixup_factor, with_fixup
-from fp16doctor.replay.branches import Branches, branches_at
+from fp16doctor.prescribe.fixup_code import pasted
+from fp16doctor.prescribe.fixup_weights import SEED, additions_of, plan_on, with_fixup
+from fp16doctor.replay.stream import growth_per_block
 from fp16doctor.schema.finding import Fault
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verification
 from fp16doctor.schema.tape import Tape
 
 GROWING_STREAM = "FD501"
-_CODE = """\
-with torch.no_grad():  # once, before training
-    for number in NUMBERS:
-        block = model.get_submodule(f"STEM{number}")
-OTHERS        block.get_submodule(LAST).weight.zero_()"""
-_OTHERS = """\
-        for name in NAMES:
-            block.get_submodule(name).weight *= FACTOR
-"""
+GROWTH = "binades gained per block"
 
 
 def propose(case: Case) -> Iterator[Prescription]:
@@ -34,35 +29,14 @@ def propose(case: Case) -> Iterator[Prescription]:
     tape = first_step(case)
     if not treats or tape is None or case.bench is None:
         return
-    site = case.findings[treats[0]].site
-    branches = branches_at(tape, (site.module_path if site else None) or "")
-    if branches is not None:
-        overflows = tuple(i for i, f in case.demanding if f.fault is Fault.OVERFLOW)
-        yield Prescription(
-            _remedy(branches), treats + overflows, _proof(case.bench, tape, branches)
-        )
-
-
-def _remedy(branches: Branches) -> Remedy:
-    factor, stem = fixup_factor(branches), branches.stem
-    others = f", the others × {factor:.4g}" if branches.layers > 1 else ""
-    return Remedy(
-        RemedyKind.FIXUP_INIT,
-        f"initialise the {branches.depth} branches of `{stem.rstrip('.')}` by Fixup: the last "
-        f"layer of each 0{others}",
-        change=_code(branches),
-        target=(f"module:{stem}*",),
-    )
-
-
-def _code(branches: Branches) -> str:
-    *others, last = (n.rpartition(".")[0] for n in branches.layer_names)
-    factor = f"{fixup_factor(branches):.6g}"
-    scaled = _OTHERS.replace("NAMES", repr(others)).replace("FACTOR", factor) if others else ""
-    numbers = branches.numbers
-    spelled = f"range({len(numbers)})" if numbers == tuple(range(len(numbers))) else repr(numbers)
-    code = _CODE.replace("NUMBERS", spelled).replace("STEM", branches.stem)
-    return code.replace("OTHERS", scaled).replace("LAST", repr(last))
+    try:
+        plan = plan_on(tape)
+    except FixupError:  # the finding's own advice names other cures
+        return
+    overflows = tuple(i for i, f in case.demanding if f.fault is Fault.OVERFLOW)
+    proof = proof_from(case.bench, tape, lambda t: with_fixup(t, plan))
+    grown = _with_growth(case.bench, proof, tape, plan)
+    yield Prescription(_remedy(plan), treats + overflows, grown)
 
 
 def first_step(case: Case) -> Tape | None:
@@ -83,5 +57,44 @@ def proof_from(bench: Bench, tape: Tape, changed: Callable[[Tape], Tape]) -> Ver
         return replace(bench.verification(again.as_settled()), steps=(0,))
 
 
-def _proof(bench: Bench, tape: Tape, branches: Branches) -> Verification:
-    return proof_from(bench, tape, lambda t: with_fixup(t, branches))
+def _with_growth(bench: Bench, proof: Verification, tape: Tape, plan: FixupPlan) -> Verification:
+    """Add what the stream gains from block to block, as run and from the new weights."""
+    if bench.exhausted:
+        return proof
+    additions = additions_of(tape)
+    try:
+        with bench.timing():
+            before = growth_per_block(tape, additions)
+            after = growth_per_block(with_fixup(tape, plan), additions)
+    except ReplayError:
+        return proof
+    if before is None or after is None:
+        return proof
+    return replace(
+        proof, before=proof.before | {GROWTH: before}, after=proof.after | {GROWTH: after}
+    )
+
+
+def _remedy(plan: FixupPlan) -> Remedy:
+    stem = _stem(plan)
+    below = f" of `{stem}`" if stem else ""
+    factors = sorted({b.factor for b in plan.branches if b.scaled})
+    scaled = f", the others with std √(2/fan_out) × {factors[0]:.4g}" if len(factors) == 1 else ""
+    closed = f", `{'`, `'.join(plan.classifier)}` 0" if plan.classifier else ""
+    return Remedy(
+        RemedyKind.FIXUP_INIT,
+        f"initialise the {plan.depth} branches{below} by Fixup: the last layer of each 0"
+        f"{scaled}{closed}",
+        change=pasted(plan, SEED),
+        target=(f"module:{stem}.*" if stem else "module:*",),
+    )
+
+
+def _stem(plan: FixupPlan) -> str:
+    """The module that holds all branches."""
+    shared = []
+    for pieces in zip(*(b.path.split(".") for b in plan.branches), strict=False):
+        if len(set(pieces)) > 1:
+            break
+        shared.append(pieces[0])
+    return ".".join(shared)

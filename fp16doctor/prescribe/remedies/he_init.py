@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.fixup import oversized_layers, with_he
+from fp16doctor.prescribe.he_weights import oversized_layers, with_he
 from fp16doctor.prescribe.remedies.fixup_init import first_step, proof_from
 from fp16doctor.replay.layers import Nonlinearity
 from fp16doctor.schema.finding import Fault
