@@ -89,7 +89,9 @@ def _bound_by(node: ast.AST) -> Iterator[tuple[str, Bound]]:
         yield node.name, node
     elif isinstance(node, (ast.Global, ast.Nonlocal)):
         yield from ((name, Unknown()) for name in node.names)
-    elif (isinstance(node, ast.ExceptHandler) and node.name) or (isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name):
+    elif (isinstance(node, ast.ExceptHandler) and node.name) or (
+        isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name
+    ):
         yield node.name, Unknown()
 
 
