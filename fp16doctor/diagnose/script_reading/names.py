@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fp16doctor.diagnose.script_reading.tree import Function, Scope, Tree
 
 _DEPTH = 12  # longer chains of names are given up as unknown
+_STEPS = 200  # and so are names with more bindings, over the whole chain, than this
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,9 @@ class Names:
         self.bindings = read_bindings(tree)
         self._attributes: dict[ast.ClassDef, dict[str, list[ast.expr]]] = {}
         self._callers: dict[ast.AST, list[ast.Call]] | None = None
+        self._values_of: dict[ast.expr, list[Value]] = {}
+        self._owners: dict[ast.expr, ast.ClassDef | None] = {}
+        self._steps_left = 0
 
     def dotted(self, node: ast.AST) -> str:
         """``torch.nn.functional.relu`` for ``F.relu``; empty where the root is no import."""
@@ -180,7 +184,12 @@ class Names:
 
     def values(self, node: ast.expr) -> list[Value]:
         """Everything ``node`` may stand for; Unknown is among it where the file does not show all."""
-        return list(self._values(node, frozenset(), 0))
+        if node not in self._values_of:
+            self._values_of[node] = [Unknown()]  # what a question that comes back to it is told
+            outer, self._steps_left = self._steps_left, _STEPS
+            self._values_of[node] = list(dict.fromkeys(self._values(node, frozenset(), 0)))
+            self._steps_left = outer
+        return self._values_of[node]
 
     def known(self, node: ast.expr) -> list[ast.expr]:
         """Expressions ``node`` may stand for; empty where one is unknown."""
@@ -190,7 +199,8 @@ class Names:
         return [v for v in found if isinstance(v, ast.expr)]
 
     def _values(self, node: ast.expr, seen: frozenset[ast.AST], depth: int) -> Iterator[Value]:
-        if depth > _DEPTH:
+        self._steps_left -= 1
+        if depth > _DEPTH or self._steps_left < 0:
             yield Unknown()
         elif node in seen:
             return  # a name bound to itself adds nothing
@@ -245,6 +255,12 @@ class Names:
 
     def owner(self, node: ast.expr) -> ast.ClassDef | None:
         """The class of the file that ``node`` is an instance of."""
+        if node not in self._owners:
+            self._owners[node] = None
+            self._owners[node] = self._find_owner(node)
+        return self._owners[node]
+
+    def _find_owner(self, node: ast.expr) -> ast.ClassDef | None:
         if isinstance(node, ast.Name):
             function = self.tree.function(node)
             home = self.tree.class_of(function)

@@ -21,12 +21,19 @@ class Factor:
     divides: bool
 
 
-def factors(script: Script, node: ast.expr, divides: bool = False) -> Iterator[Factor]:
+_DEPTH = 40  # a name bound once, to a product of itself, has no end
+
+
+def factors(
+    script: Script, node: ast.expr, divides: bool = False, depth: int = 0
+) -> Iterator[Factor]:
     """``loss``, ``s`` and (dividing) ``s`` of ``loss * s * (1.0 / s)``; factors of 1 are left out."""
     inner = script.single(node)
-    if isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.Mult, ast.Div)):
-        yield from factors(script, inner.left, divides)
-        yield from factors(script, inner.right, divides ^ isinstance(inner.op, ast.Div))
+    product = isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.Mult, ast.Div))
+    if product and isinstance(inner, ast.BinOp) and depth < _DEPTH:
+        swapped = divides ^ isinstance(inner.op, ast.Div)
+        yield from factors(script, inner.left, divides, depth + 1)
+        yield from factors(script, inner.right, swapped, depth + 1)
     elif script.number(inner) != 1.0:
         yield Factor(node if isinstance(inner, ast.Constant) else inner, divides)
 

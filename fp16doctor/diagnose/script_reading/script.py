@@ -6,6 +6,7 @@ Must not know any rule.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -26,7 +27,9 @@ class Script:
         self.text = text
         # Lines end where Python's parser ends them; splitlines would split at a form feed too.
         self.lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        self.tree = Tree(ast.parse(text), self.lines)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the parser's, on escapes of the file that is read
+            self.tree = Tree(ast.parse(text), self.lines)
         self.names = Names(self.tree)
         self._places: dict[ast.AST, Place] = {}
 

@@ -40,7 +40,8 @@ _SIGMOIDS = {"torch.sigmoid", "torch.nn.functional.sigmoid", "torch.special.expi
 @script_rule(code="FD720", name="bce-under-autocast")
 def bce_under_autocast(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per BCE of probabilities under autocast."""
-    for call in script.calls:
+    named = "BCELoss" in script.text or "binary_cross_entropy" in script.text
+    for call in script.calls if named and "autocast" in script.text else ():
         if not _is_bce(script, call) or not call.args:
             continue
         cast = in_force(script, call)

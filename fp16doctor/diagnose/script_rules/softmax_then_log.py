@@ -40,7 +40,8 @@ _SOFTMAX = {"torch.softmax", "torch.nn.functional.softmax", "torch.special.softm
 @script_rule(code="FD721", name="softmax-then-log")
 def softmax_then_log(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per logarithm of a softmax under autocast."""
-    for call in script.calls:
+    named = "oftmax" in script.text and "autocast" in script.text
+    for call in script.calls if named else ():
         inner = _argument(script, call)
         made = comes_from(script, inner, _is_softmax) if inner is not None else []
         if inner is None or not made:
