@@ -62,7 +62,7 @@ def _place(script: Script, model: ast.expr, cast: Autocast) -> str | None:
     moves = [m for m in _moves(script, model) if m is not None]
     if moves:
         return moves[0] if len(set(moves)) == 1 else None
-    start, end = script.text, spelled(cast.call)
+    start, end = script.text, script.source(cast.call)
     rest = start.replace(end, "")
     return None if any(word in rest for word in _ELSEWHERE) else "cpu"
 

@@ -1,0 +1,33 @@
+"""Scripts that half-stored-weights must flag, on the lines marked, and scripts it must not."""
+
+from __future__ import annotations
+
+FIRING = [
+    """\
+import torch
+
+model = torch.nn.Linear(4, 2).half()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)  # <- here
+""",
+]
+
+SILENT = [
+    """\
+import torch
+
+model = torch.nn.Linear(4, 2).half()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+""",
+    """\
+import torch
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+""",
+    """\
+import torch
+
+model = torch.nn.Linear(4, 2).half()
+optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+""",
+]
