@@ -70,7 +70,9 @@ def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
         elif path.exists():
             yield path
         else:
-            raise UsageError(f"no such file: '{path}'; name Python files or folders", "no-such-file")
+            raise UsageError(
+                f"no such file: '{path}'; name Python files or folders", "no-such-file"
+            )
 
 
 def _below(folder: Path) -> Iterator[Path]:

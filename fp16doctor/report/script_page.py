@@ -21,7 +21,10 @@ SCHEMA_VERSION = 1
 
 
 def script_text(
-    findings: Sequence[ScriptFinding], unread: Sequence[UnreadScript], n_files: int, width: int = 100
+    findings: Sequence[ScriptFinding],
+    unread: Sequence[UnreadScript],
+    n_files: int,
+    width: int = 100,
 ) -> str:
     """One block a finding, then what could not be read, then the counts."""
     blocks = ["\n".join(_block(f, width)) for f in findings]
@@ -65,9 +68,7 @@ def _unread_line(unread: UnreadScript) -> str:
     return wording.visible(f"not read {unread.file}{at}: {unread.reason}")
 
 
-def _counts(
-    findings: Sequence[ScriptFinding], unread: Sequence[UnreadScript], n_files: int
-) -> str:
+def _counts(findings: Sequence[ScriptFinding], unread: Sequence[UnreadScript], n_files: int) -> str:
     by = Counter(f.severity for f in findings)
     parts = [wording.plural(by[s], s.value) for s in Severity if by[s]]
     found = wording.plural(len(findings), "finding") + (f": {', '.join(parts)}" if parts else "")
@@ -94,7 +95,9 @@ def script_github(findings: Sequence[ScriptFinding], unread: Sequence[UnreadScri
     for f in findings:
         title = _property(f"{f.code} {f.name}")
         where = f"file={_property(f.file)},line={f.line},col={f.column},title={title}"
-        lines.append(f"::{_LEVELS[f.severity]} {where}::{_data(f'{f.what}. {f.reason} {f.advice}')}")
+        lines.append(
+            f"::{_LEVELS[f.severity]} {where}::{_data(f'{f.what}. {f.reason} {f.advice}')}"
+        )
     for u in unread:
         where = f"file={_property(u.file)},line={max(u.line, 1)},title=not read"
         lines.append(f"::warning {where}::{_data(u.reason)}")

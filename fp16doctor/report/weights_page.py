@@ -25,7 +25,9 @@ def weights_text(weights: StoredWeights, shown: Sequence[StoredTensor]) -> str:
     lines = [*_aligned(rows), ""] if shown else []
     lines += [_sentence(weights, f) for f in weights.formats]
     n = len(weights.tensors)
-    others = f" · {wording.plural(weights.n_other, 'tensor')} of other kinds" if weights.n_other else ""
+    others = (
+        f" · {wording.plural(weights.n_other, 'tensor')} of other kinds" if weights.n_other else ""
+    )
     left = f" · {wording.count(n - len(shown))} without a loss not listed" if len(shown) < n else ""
     lines.append(f"{wording.plural(n, 'floating-point tensor')}{left}{others}")
     return "\n".join(lines) + "\n"
@@ -46,9 +48,13 @@ def _share(part: int, tensor: StoredTensor) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    used = [i for i in range(len(rows[0])) if i < 5 or any(r[i] != wording.NOTHING for r in rows[1:])]
+    used = [
+        i for i in range(len(rows[0])) if i < 5 or any(r[i] != wording.NOTHING for r in rows[1:])
+    ]
     widths = [max(len(row[i]) for row in rows) for i in used]
-    return ["  ".join(r[i].ljust(w) for i, w in zip(used, widths, strict=True)).rstrip() for r in rows]
+    return [
+        "  ".join(r[i].ljust(w) for i, w in zip(used, widths, strict=True)).rstrip() for r in rows
+    ]
 
 
 def _sentence(weights: StoredWeights, limits: FormatLimits) -> str:

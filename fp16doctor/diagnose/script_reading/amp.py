@@ -19,6 +19,8 @@ from fp16doctor.diagnose.script_reading.torch_words import (
 )
 from fp16doctor.diagnose.script_reading.tree import argument, keyword, method, receiver, spelled
 
+_BACKWARD_KEYWORDS = {"gradient", "retain_graph", "create_graph", "inputs"}
+
 
 @dataclass(frozen=True)
 class Autocast:
@@ -169,7 +171,7 @@ def makes_scaler(script: Script, node: ast.AST) -> bool:
 
 
 def is_scaler(script: Script, node: ast.expr) -> bool:
-    """Whether ``node`` is a GradScaler: made as one, or used as one where the file shows no more."""
+    """Whether ``node`` is a GradScaler: made as one, or used as one where no more is shown."""
     values = script.names.values(node)
     shown = [v for v in values if isinstance(v, ast.expr)]
     shown = [v for v in shown if not (isinstance(v, ast.Constant) and v.value is None)]
@@ -182,9 +184,9 @@ def is_scaler(script: Script, node: ast.expr) -> bool:
 
 
 def _used_as_scalers(script: Script) -> set[str]:
-    """Spellings ``x`` of ``x.scale(loss).backward()`` with a step or an update of the same ``x``."""
+    """Spellings ``x`` of ``x.scale(loss).backward()`` with ``x.step(…)`` or ``x.unscale_(…)``."""
     found = set()
-    for call in script.methods("backward"):
+    for call in loss_backwards(script):
         inner = receiver(call)
         if method(inner) == "scale" and isinstance(inner, ast.Call) and len(inner.args) == 1:
             found.add(spelled(receiver(inner)))
@@ -197,6 +199,15 @@ def scaler_calls(script: Script, name: str) -> list[ast.Call]:
     return [c for c in script.methods(name) if is_scaler(script, receiver(c))]
 
 
+def loss_backwards(script: Script) -> list[ast.Call]:
+    """Calls ``loss.backward()``; what takes a tensor by position is a method of something else."""
+    return [
+        call
+        for call in script.methods("backward")
+        if not call.args and {k.arg for k in call.keywords} <= _BACKWARD_KEYWORDS
+    ]
+
+
 def scaled_by(script: Script, call: ast.Call) -> ast.expr | None:
     """The scaler of ``scaler.scale(loss).backward()``, also where the product has a name."""
     product = script.single(receiver(call))
@@ -207,7 +218,7 @@ def scaled_by(script: Script, call: ast.Call) -> ast.expr | None:
 
 def scaled_backwards(script: Script) -> list[ast.Call]:
     """Calls of backward on a loss that a GradScaler scales."""
-    return [c for c in script.methods("backward") if scaled_by(script, c) is not None]
+    return [c for c in loss_backwards(script) if scaled_by(script, c) is not None]
 
 
 def scaled_in_file(script: Script) -> bool:
@@ -230,5 +241,5 @@ def sixteen_bit(script: Script) -> set[str]:
     for call in script.methods("half", "bfloat16", "to"):
         made = {"half": FLOAT16, "bfloat16": BFLOAT16}.get(method(call))
         given = [*call.args, *[k.value for k in call.keywords if k.arg == "dtype"]]
-        found |= {made} if made else {dtype_of(script, a) for a in given}
+        found |= {made} if made else {d for d in (dtype_of(script, a) for a in given) if d}
     return {f for f in found if f in (FLOAT16, BFLOAT16)}

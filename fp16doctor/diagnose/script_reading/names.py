@@ -8,139 +8,20 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from fp16doctor.diagnose.script_reading.tree import Function, Scope, Tree
+from fp16doctor.diagnose.script_reading.bindings import (
+    Bound,
+    Param,
+    Unknown,
+    Value,
+    alike,
+    read_bindings,
+    read_imports,
+)
+from fp16doctor.diagnose.script_reading.tree import Scope, Tree
 
 _DEPTH = 12  # longer chains of names are given up as unknown
 _STEPS = 200  # and so are names with more bindings, over the whole chain, than this
-
-
-@dataclass(frozen=True)
-class Param:
-    """A parameter of a function; its values are the arguments of the calls in the file."""
-
-    function: Function
-    name: str
-
-
-@dataclass(frozen=True)
-class Element:
-    """What iterating over an expression gives."""
-
-    source: ast.expr
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A binding whose value the file does not show."""
-
-
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-Bound = ast.expr | Definition | Param | Element | Unknown
-Value = ast.expr | Definition | Element | Unknown
-Bindings = dict[Scope, dict[str, list[Bound]]]
-
-
-def read_imports(tree: Tree) -> dict[str, str]:
-    """Local name -> dotted name, for every import of the file."""
-    found: dict[str, str] = {}
-    for node in tree.nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.split(".")[0]
-                found[alias.asname or top] = alias.name if alias.asname else top
-        elif isinstance(node, ast.ImportFrom):
-            source = "." * node.level + (node.module or "")
-            for alias in node.names:
-                found[alias.asname or alias.name] = f"{source}.{alias.name}"
-    return found
-
-
-def read_bindings(tree: Tree) -> Bindings:
-    """Every binding of every name but imports, by the scope it is in."""
-    found: Bindings = defaultdict(lambda: defaultdict(list))
-    for node in tree.nodes:
-        for name, value in _bound_by(node):
-            found[_home(tree, node)][name].append(value)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            for name in parameter_names(node):
-                found[node][name].append(Param(node, name))
-    return found
-
-
-def _home(tree: Tree, node: ast.AST) -> Scope:
-    return tree.scope(node)
-
-
-def _bound_by(node: ast.AST) -> Iterator[tuple[str, Bound]]:
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield from _targets(target, node.value)
-    elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-        yield from _targets(node.target, node.value)
-    elif isinstance(node, ast.AugAssign):
-        yield from _unknowns(node.target if isinstance(node.target, ast.Name) else None)
-    elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-        yield from _elements(node.target, node.iter)
-    elif isinstance(node, (ast.With, ast.AsyncWith)):
-        for item in node.items:
-            yield from _unknowns(item.optional_vars)
-    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        yield node.name, node
-    elif isinstance(node, (ast.Global, ast.Nonlocal)):
-        yield from ((name, Unknown()) for name in node.names)
-    elif (isinstance(node, ast.ExceptHandler) and node.name) or (
-        isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name
-    ):
-        yield node.name, Unknown()
-
-
-def _targets(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, Bound]]:
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, (ast.Tuple, ast.List)):
-        if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-            for one, its in zip(target.elts, value.elts, strict=True):
-                yield from _targets(one, its)
-        elif isinstance(value, (ast.GeneratorExp, ast.ListComp)):
-            for one in target.elts:
-                yield from _targets(one, value.elt)
-        else:
-            yield from _unknowns(target)
-
-
-def _elements(target: ast.expr, source: ast.expr) -> Iterator[tuple[str, Bound]]:
-    called = source.func.id if _calls_name(source) else ""
-    if isinstance(target, ast.Name):
-        yield target.id, Element(source)
-    elif isinstance(target, ast.Tuple) and isinstance(source, ast.Call) and called == "zip":
-        if len(source.args) == len(target.elts):
-            for one, its in zip(target.elts, source.args, strict=True):
-                yield from _elements(one, its)
-    elif isinstance(target, ast.Tuple) and isinstance(source, ast.Call) and called == "enumerate":
-        if len(target.elts) == 2 and source.args:
-            yield from _unknowns(target.elts[0])
-            yield from _elements(target.elts[1], source.args[0])
-    else:
-        yield from _unknowns(target)
-
-
-def _calls_name(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-
-
-def _unknowns(target: ast.AST | None) -> Iterator[tuple[str, Bound]]:
-    for node in ast.walk(target) if target is not None else ():
-        if isinstance(node, ast.Name):
-            yield node.id, Unknown()
-
-
-def parameter_names(function: Function) -> list[str]:
-    """Every parameter, positional ones first and in order."""
-    a = function.args
-    listed = [*a.posonlyargs, *a.args, *a.kwonlyargs]
-    return [p.arg for p in [*listed, *filter(None, (a.vararg, a.kwarg))]]
 
 
 class Names:
@@ -148,7 +29,10 @@ class Names:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self.imports = read_imports(tree)
+        imported = read_imports(tree)
+        # Imported from several places, as for old and new versions of a library.
+        self.several = {name for name, sources in imported.items() if len(sources) > 1}
+        self.imports = {name: s[0] for name, s in imported.items() if alike(s)}
         self.bindings = read_bindings(tree)
         self._attributes: dict[ast.ClassDef, dict[str, list[ast.expr]]] = {}
         self._callers: dict[ast.AST, list[ast.Call]] | None = None
@@ -169,12 +53,12 @@ class Names:
         return ".".join([self.imports[node.id], *reversed(parts)])
 
     def _home(self, node: ast.Name) -> Scope | None:
-        """The scope whose binding ``node`` reads; None where it is bound by import or not at all."""
+        """The scope whose binding ``node`` reads; None where an import binds it, or nothing."""
         for above in [*self.tree.ancestors(node)]:
             if isinstance(above, ast.ClassDef) and above is not self.tree.scope(node):
                 continue
-            if above in self.bindings and node.id in self.bindings[above]:  # type: ignore[index]
-                return above  # type: ignore[return-value]
+            if above in self.bindings and node.id in self.bindings[above]:
+                return above
         return None
 
     def bound(self, node: ast.Name) -> list[Bound]:
@@ -183,7 +67,7 @@ class Names:
         return [] if home is None else self.bindings[home][node.id]
 
     def values(self, node: ast.expr) -> list[Value]:
-        """Everything ``node`` may stand for; Unknown is among it where the file does not show all."""
+        """Everything ``node`` may stand for; with Unknown where the file does not show all."""
         if node not in self._values_of:
             self._values_of[node] = [Unknown()]  # what a question that comes back to it is told
             outer, self._steps_left = self._steps_left, _STEPS
@@ -357,9 +241,10 @@ def _attribute_targets(
     if isinstance(target, ast.Attribute):
         yield target, value
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        if len(target.elts) == len(value.elts):
-            for one, its in zip(target.elts, value.elts, strict=True):
-                yield from _attribute_targets(one, its)
+        if len(target.elts) != len(value.elts):
+            return
+        for one, its in zip(target.elts, value.elts, strict=True):
+            yield from _attribute_targets(one, its)
 
 
 def _given(

@@ -27,7 +27,7 @@ _DEPTH = 40  # a name bound once, to a product of itself, has no end
 def factors(
     script: Script, node: ast.expr, divides: bool = False, depth: int = 0
 ) -> Iterator[Factor]:
-    """``loss``, ``s`` and (dividing) ``s`` of ``loss * s * (1.0 / s)``; factors of 1 are left out."""
+    """``loss``, ``s`` and (dividing) ``s`` of ``loss * s * (1.0 / s)``; no factors of 1."""
     inner = script.single(node)
     product = isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.Mult, ast.Div))
     if product and isinstance(inner, ast.BinOp) and depth < _DEPTH:

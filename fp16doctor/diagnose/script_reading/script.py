@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 
-from fp16doctor.diagnose.script_reading.names import Definition, Element, Names, Param
+from fp16doctor.diagnose.script_reading.bindings import Element
+from fp16doctor.diagnose.script_reading.names import Names
 from fp16doctor.diagnose.script_reading.order import Place, place_of
 from fp16doctor.diagnose.script_reading.tree import Tree
 
@@ -32,6 +33,7 @@ class Script:
             self.tree = Tree(ast.parse(text), self.lines)
         self.names = Names(self.tree)
         self._places: dict[ast.AST, Place] = {}
+        self._numbers: dict[ast.expr, float | None] = {}
 
     def place(self, node: ast.AST) -> Place:
         """Where ``node`` stands in its function."""
@@ -103,13 +105,17 @@ class Script:
         """The number that ``node`` certainly is."""
         if node is None:
             return None
-        found = {self._literal(v) for v in self.names.known(node)}
-        return found.pop() if len(found) == 1 else None
+        if node not in self._numbers:
+            self._numbers[node] = None  # what a name bound to a product of itself is told
+            found = {self._literal(v) for v in self.names.known(node)}
+            self._numbers[node] = found.pop() if len(found) == 1 else None
+        return self._numbers[node]
 
     def _literal(self, node: ast.expr) -> float | None:
         if isinstance(node, ast.Constant):
-            plain = isinstance(node.value, (int, float)) and not isinstance(node.value, bool)
-            return float(node.value) if plain else None
+            value = node.value
+            plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+            return float(value) if plain and isinstance(value, (int, float)) else None
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self.number(node.operand)
             return None if inner is None else -inner
@@ -139,15 +145,15 @@ class Script:
         return None
 
     def _float_call(self, node: ast.Call) -> float | None:
-        if len(node.args) != 1 or not isinstance(node.args[0], ast.Constant):
-            return None
+        """``float("-inf")`` and ``float(1)``."""
+        given = node.args[0] if len(node.args) == 1 else None
         try:
-            return float(node.args[0].value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+            return float(str(given.value)) if isinstance(given, ast.Constant) else None
+        except ValueError:
             return None
 
     def truth(self, node: ast.expr | None, default: bool) -> bool | None:
-        """What a flag is; ``default`` where it is left out, None where the file does not show it."""
+        """What a flag is; ``default`` where it is left out, None where it is not shown."""
         if node is None:
             return default
         found = {v.value if isinstance(v, ast.Constant) else None for v in self.names.known(node)}
@@ -160,6 +166,3 @@ class Script:
         words = {v.value if isinstance(v, ast.Constant) else None for v in found}
         only = words.pop() if len(words) == 1 else None
         return only if isinstance(only, str) else None
-
-
-__all__ = ["Definition", "Element", "Param", "Script"]

@@ -87,9 +87,9 @@ def steps_of(script: Script, optimizer: str, function: ast.AST) -> list[ast.Call
     found = []
     for call in script.methods("step"):
         own = not call.args and spelled(receiver(call)) == optimizer
-        if own or (call.args and spelled(call.args[0]) == optimizer):
-            if script.tree.function(call) is function:
-                found.append(call)
+        given = bool(call.args) and spelled(call.args[0]) == optimizer
+        if (own or given) and script.tree.function(call) is function:
+            found.append(call)
     return found
 
 

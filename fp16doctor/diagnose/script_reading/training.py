@@ -229,9 +229,9 @@ def _statement_casts(script: Script, node: ast.expr) -> list[ast.Call]:
     found = []
     for call in script.methods(*_CASTS, "to"):
         stands_alone = isinstance(script.tree.parents.get(call), ast.Expr)
-        if stands_alone and script.tree.function(call) is function:
-            if spelled(receiver(call)) == text:
-                found.append(call)
+        here = script.tree.function(call) is function
+        if stands_alone and here and spelled(receiver(call)) == text:
+            found.append(call)
     return found
 
 

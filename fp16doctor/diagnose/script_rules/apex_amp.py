@@ -57,7 +57,7 @@ def apex_amp(script: Script) -> Iterator[Suspicion]:
 
 
 def _edits(script: Script, call: ast.Call, level: str | None) -> list[Edit]:
-    """initialize -> GradScaler; scale_loss -> scaler.scale; step -> scaler.step, update."""
+    """Initialize -> GradScaler; scale_loss -> scaler.scale; step -> scaler.step, update."""
     if level not in ("O1", "O2"):
         return []
     made = replace_statement(

@@ -28,7 +28,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.amp import Autocast, enclosing
+from fp16doctor.diagnose.script_reading.amp import Autocast, enclosing, loss_backwards
 from fp16doctor.diagnose.script_reading.patch import Edit, indent_of
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.training import is_optimizer
@@ -40,7 +40,7 @@ from fp16doctor.schema.finding import Severity
 @script_rule(code="FD717", name="autocast-around-backward")
 def autocast_around_backward(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per backward inside autocast."""
-    for call in script.methods("backward"):
+    for call in loss_backwards(script):
         around = enclosing(script, call)
         if around is None or around.enabled is False or _is_method_of_function(script, call):
             continue

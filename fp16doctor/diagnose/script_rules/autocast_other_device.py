@@ -48,7 +48,7 @@ def autocast_other_device(script: Script) -> Iterator[Suspicion]:
 
 
 def _called_in(script: Script, cast: Autocast) -> list[ast.expr]:
-    found = []
+    found: list[ast.expr] = []
     for call in script.calls:
         if isinstance(call.func, (ast.Name, ast.Attribute)) and not script.name(call):
             around = enclosing(script, call)
@@ -62,6 +62,9 @@ def _place(script: Script, model: ast.expr, cast: Autocast) -> str | None:
     moves = [m for m in _moves(script, model) if m is not None]
     if moves:
         return moves[0] if len(set(moves)) == 1 else None
+    text = spelled(model)
+    if any(spelled(a) == text for c in script.calls for a in c.args):
+        return None  # a function it is given to may move it
     start, end = script.text, script.source(cast.call)
     rest = start.replace(end, "")
     return None if any(word in rest for word in _ELSEWHERE) else "cpu"

@@ -47,11 +47,13 @@ def bce_under_autocast(script: Script) -> Iterator[Suspicion]:
         cast = in_force(script, call)
         if cast is None or cast.enabled is False:
             continue
-        if cast.device == "cuda" and cast.enabled is True:
+        refused = cast.device == "cuda" and cast.enabled is True
+        if refused or (_rounded_on_cpu(cast) and _sigmoids(script, call)):
             yield _suspicion(script, call, cast)
-        elif cast.device == "cpu" and cast.dtype in (FLOAT16, BFLOAT16):
-            if _sigmoids(script, call):
-                yield _suspicion(script, call, cast)
+
+
+def _rounded_on_cpu(cast: Autocast) -> bool:
+    return cast.device == "cpu" and cast.dtype in (FLOAT16, BFLOAT16)
 
 
 def _is_bce(script: Script, call: ast.Call) -> bool:
@@ -75,8 +77,8 @@ def _suspicion(script: Script, call: ast.Call, cast: Autocast) -> Suspicion:
     reason = (
         "CUDA autocast raises RuntimeError: it holds binary_cross_entropy for unsafe to autocast."
         if refused
-        else f"The probability is rounded to {cast.dtype} first: close to 0 or 1 it becomes 0 or 1, "
-        "where the gradient is 1e12, above the fp16 maximum 65504."
+        else f"The probability is rounded to {cast.dtype} first and near 0 or 1 becomes 0 or 1; "
+        "the gradient there is 1e12, above the fp16 maximum 65504."
     )
     return Suspicion(
         node=call,

@@ -24,7 +24,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.amp import sixteen_bit
+from fp16doctor.diagnose.script_reading.amp import loss_backwards, sixteen_bit
 from fp16doctor.diagnose.script_reading.order import follows
 from fp16doctor.diagnose.script_reading.patch import Edit, insert_before, swap
 from fp16doctor.diagnose.script_reading.products import Factor, factors
@@ -39,7 +39,7 @@ from fp16doctor.schema.finding import Severity
 @script_rule(code="FD706", name="cancelled-loss-scale")
 def cancelled_loss_scale(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per backward of a product whose scale cancels."""
-    for backward in script.methods("backward") if FLOAT16 in sixteen_bit(script) else ():
+    for backward in loss_backwards(script) if FLOAT16 in sixteen_bit(script) else ():
         pair = _cancelling(script, list(factors(script, receiver(backward))))
         if pair is not None:
             yield _suspicion(script, backward, pair)

@@ -31,6 +31,7 @@ from collections.abc import Iterator
 
 from fp16doctor.diagnose.script_reading.amp import (
     is_scaler,
+    loss_backwards,
     scaled_backwards,
     scaled_by,
     scaler_calls,
@@ -81,14 +82,14 @@ def _step_of_scaled(
 ) -> ast.Call | None:
     """The scaler's step that divides the gradients only after ``call``; None if not certain."""
     here = script.place(call)
-    before = [b for b in script.methods("backward") if follows(script.place(b), here)]
+    before = [b for b in loss_backwards(script) if follows(script.place(b), here)]
     if not before or before[-1] not in backwards:
         return None
     scaler = scaled_by(script, before[-1])
     assert scaler is not None, "taken from scaled backwards"
-    same = [s for s in steps if spelled(receiver(s)) == spelled(scaler) and s.args]
-    after = [s for s in same if follows(here, script.place(s))]
-    if not after or rescaled_between(script, before[-1], call):
+    after = [s for s in script.methods("step") if follows(here, script.place(s))][:1]
+    same = [s for s in after if s in steps and spelled(receiver(s)) == spelled(scaler) and s.args]
+    if not same or rescaled_between(script, before[-1], call):
         return None
     helpers = calls_between(script, before[-1], call, reaching=scaler)
     return None if helpers else after[0]
@@ -124,7 +125,7 @@ def _penalties(script: Script) -> Iterator[Suspicion]:
         if name != "torch.autograd.grad" or "get_scale" in script.text:
             continue
         first = script.single(call.args[0]) if call.args else _outputs(script, call)
-        if method(first) == "scale" and isinstance(first, ast.Call):
+        if isinstance(first, ast.Call) and method(first) == "scale":
             scaler = receiver(first)
             if is_scaler(script, scaler):
                 yield _penalty(call, spelled(scaler))

@@ -2,7 +2,8 @@
 
 What it checks:
     `torch.cuda.amp.autocast`, `GradScaler`, `custom_fwd`, `custom_bwd`, and those of
-    `torch.cpu.amp`, where they are called or decorate.
+    `torch.cpu.amp`, where they are called or decorate and the function has not the current
+    spelling as well, for another version of torch.
 
 Why it matters:
     They warn with FutureWarning since torch 2.4. `torch.amp` has the same with the device as an
@@ -44,13 +45,29 @@ def deprecated_amp(script: Script) -> Iterator[Suspicion]:
             continue
         old = _OLD.match(script.names.dotted(node))
         call = script.tree.parents.get(node)
-        if old is None:
+        if old is None or _kept_for_old_versions(script, node, old[2]):
             continue
         if isinstance(call, ast.Call) and call.func is node:
             yield _suspicion(node, old, _edits(script, node, call, old))
         elif _decorates(script, node):
             text = f'torch.amp.{old[2]}(device_type="{old[1]}")'
             yield _suspicion(node, old, swap(script.lines, (node, text)))
+
+
+def _kept_for_old_versions(script: Script, node: ast.expr, name: str) -> bool:
+    """The same function or import has the current spelling too: a choice by torch's version."""
+    root = node
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if isinstance(root, ast.Name) and root.id in script.names.several:
+        return True
+    current = {f"torch.amp.{name}", f"torch.{name}"}
+    function = script.tree.function(node)
+    return any(
+        script.names.dotted(other) in current
+        for other in ast.walk(function)
+        if isinstance(other, (ast.Attribute, ast.Name))
+    )
 
 
 def _decorates(script: Script, node: ast.expr) -> bool:

@@ -26,7 +26,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.amp import Autocast, enclosing, scaled_in_file
+from fp16doctor.diagnose.script_reading.amp import (
+    Autocast,
+    enclosing,
+    loss_backwards,
+    scaled_in_file,
+)
 from fp16doctor.diagnose.script_reading.order import follows
 from fp16doctor.diagnose.script_reading.patch import Edit, insert_before, replace_statement
 from fp16doctor.diagnose.script_reading.products import factors
@@ -49,7 +54,7 @@ def fp16_without_scaler(script: Script) -> Iterator[Suspicion]:
         for n in script.tree.nodes
     ):
         return
-    for call in script.methods("backward"):
+    for call in loss_backwards(script):
         if _scaled_by_hand(script, call):
             continue
         step = _step_after(script, call)

@@ -27,7 +27,7 @@ import ast
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.script_reading.amp import dtype_of
-from fp16doctor.diagnose.script_reading.names import Element
+from fp16doctor.diagnose.script_reading.bindings import Element
 from fp16doctor.diagnose.script_reading.patch import Edit, swap
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import BFLOAT16, FLOAT16
@@ -51,7 +51,7 @@ def half_accumulation(script: Script) -> Iterator[Suspicion]:
         if not _repeats(script, node):
             continue
         found = _kept_in(script, target)
-        if found is not None:
+        if found is not None and not _begins_anew(script, node, target):
             yield _suspicion(script, node, target, *found)
 
 
@@ -71,6 +71,16 @@ def _repeats(script: Script, node: ast.AST) -> bool:
     """In a loop, or in a method: what it adds to lives longer than a call of it."""
     function = script.tree.function(node)
     return bool(script.place(node).loops) or script.tree.class_of(function) is not None
+
+
+def _begins_anew(script: Script, node: ast.AST, target: ast.expr) -> bool:
+    """Whether the sum is made in the same turn of the loop, or the same call, that adds to it."""
+    if isinstance(target, ast.Name):
+        made = [b for b in script.names.bound(target) if isinstance(b, ast.expr)]
+        return any(script.place(m).loop is script.place(node).loop for m in made)
+    made = script.names.attribute(target) if isinstance(target, ast.Attribute) else []
+    function = script.tree.function(node)
+    return any(script.tree.function(m) is function for m in made)
 
 
 def _kept_in(script: Script, target: ast.expr) -> tuple[str, ast.AST] | None:

@@ -42,7 +42,7 @@ def loss_scale_argument(script: Script) -> Iterator[Suspicion]:
         yield Suspicion(
             node=call,
             what=f"torch.optim.{name} is given `{wrong[0].arg}`, which it does not know",
-            reason="The line raises TypeError: the loss is scaled by GradScaler, not the optimizer.",
+            reason="The line raises TypeError: GradScaler scales the loss, not the optimizer.",
             advice="leave it out and use "
             f"`torch.amp.GradScaler(init_scale={script.source(wrong[0].value)})`",
             severity=Severity.ERROR,

@@ -27,6 +27,7 @@ import math
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.script_reading.amp import (
+    loss_backwards,
     scaled_backwards,
     scaled_by,
     scaled_in_file,
@@ -54,7 +55,7 @@ _SMALLEST_SCALE = 128.0  # below, a power of two may as well be a loss weight
 @script_rule(code="FD705", name="never-unscaled")
 def never_unscaled(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per plain step on scaled gradients."""
-    scaled, every = scaled_backwards(script), script.methods("backward")
+    scaled, every = scaled_backwards(script), loss_backwards(script)
     taken = {spelled(c.args[0]) for c in scaler_calls(script, "step") if c.args}
     for step in plain_steps(script):
         backward = last_before(script, every, step)

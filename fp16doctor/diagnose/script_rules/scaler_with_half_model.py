@@ -69,4 +69,5 @@ def _certain(script: Script, scaler: ast.expr) -> bool:
     """Whether the object is a scaler that is certainly on."""
     known = script.names.known(scaler)
     on = (script.truth(keyword(v, "enabled"), True) for v in known if isinstance(v, ast.Call))
-    return bool(known) and all(makes_scaler(script, v) for v in known) and all(on)
+    plain = all(script.name(v).endswith(".GradScaler") for v in known)  # the sharded one takes fp16
+    return bool(known) and plain and all(makes_scaler(script, v) for v in known) and all(on)

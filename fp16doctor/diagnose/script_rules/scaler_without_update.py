@@ -46,9 +46,18 @@ def scaler_without_update(script: Script) -> Iterator[Suspicion]:
 def _own_scalers(script: Script) -> Iterator[str]:
     found = set()
     for node in script.tree.nodes:
-        if isinstance(node, ast.Assign) and makes_scaler(script, node.value):
+        if not isinstance(node, ast.Assign) or not makes_scaler(script, node.value):
+            continue
+        if _whole_class(script, node):
             found |= {spelled(t) for t in node.targets if isinstance(t, (ast.Name, ast.Attribute))}
     yield from sorted(found)
+
+
+def _whole_class(script: Script, node: ast.AST) -> bool:
+    """Whether no base class from another file could call update."""
+    owner = script.tree.class_of(script.tree.function(node))
+    bases = owner.bases if owner is not None else []
+    return all(script.names.dotted(b).startswith("torch.") for b in bases)
 
 
 def _stays_here(script: Script, scaler: str) -> bool:
@@ -59,10 +68,15 @@ def _stays_here(script: Script, scaler: str) -> bool:
             handed = [*node.args, *[k.value for k in node.keywords]]
             if any(spelled(a) in (scaler, root) for a in handed):
                 return False
-        elif isinstance(node, (ast.Assign, ast.Return, ast.Yield)) and node.value is not None:
-            if any(spelled(n) == scaler for n in [node.value, *ast.iter_child_nodes(node.value)]):
-                return False
+        elif isinstance(node, (ast.Assign, ast.Return, ast.Yield)) and _gives(node.value, scaler):
+            return False
     return True
+
+
+def _gives(value: ast.expr | None, scaler: str) -> bool:
+    """Whether the scaler itself is the value, or one of its parts."""
+    parts = [] if value is None else [value, *ast.iter_child_nodes(value)]
+    return any(spelled(part) == scaler for part in parts)
 
 
 def _suspicion(script: Script, scaler: str, step: ast.Call) -> Suspicion:

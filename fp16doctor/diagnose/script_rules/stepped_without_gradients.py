@@ -27,7 +27,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.amp import scaled_backwards, scaler_calls
+from fp16doctor.diagnose.script_reading.amp import loss_backwards, scaled_backwards, scaler_calls
 from fp16doctor.diagnose.script_reading.order import Place, always_before
 from fp16doctor.diagnose.script_reading.patch import Edit, insert_after, remove
 from fp16doctor.diagnose.script_reading.script import Script
@@ -45,7 +45,7 @@ def stepped_without_gradients(script: Script) -> Iterator[Suspicion]:
         cleared = _cleared(script, step)
         if cleared is None:
             continue
-        found = [b for b in script.methods("backward") if between(script, cleared, b, step)]
+        found = [b for b in loss_backwards(script) if between(script, cleared, b, step)]
         if found and all(b in scaled for b in found) and _optional(script, found, step):
             yield _suspicion(script, step, found[-1])
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.script_reading.amp import loss_backwards
 from fp16doctor.diagnose.script_reading.order import Loop
 from fp16doctor.diagnose.script_reading.patch import swap
 from fp16doctor.diagnose.script_reading.script import Script
@@ -42,7 +43,7 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 @script_rule(code="FD723", name="undivided-accumulation")
 def undivided_accumulation(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per backward whose mean loss is added up undivided."""
-    for backward in script.methods("backward"):
+    for backward in loss_backwards(script):
         place = script.place(backward)
         if place.loop is None or every_nth(place, place.loop):
             continue
@@ -53,7 +54,7 @@ def undivided_accumulation(script: Script) -> Iterator[Suspicion]:
 
 
 def _loss(script: Script, backward: ast.Call) -> ast.expr | None:
-    """The loss as it is written at backward: inside ``scaler.scale(…)``, or before ``.backward``."""
+    """The loss as it is written at backward: in ``scaler.scale(…)``, or before ``.backward``."""
     inner = receiver(backward)
     if method(inner) == "scale" and isinstance(inner, ast.Call):
         return inner.args[0] if len(inner.args) == 1 else None

@@ -28,7 +28,6 @@ from fp16doctor.diagnose.script_reading.patch import Edit, replace_statement
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import keyword, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
-from fp16doctor.schema.finding import Severity
 
 _LAYERS = {
     f"torch.nn.{name}"
@@ -68,11 +67,12 @@ def _may_be(script: Script, node: ast.Attribute) -> set[str]:
     owner = spelled(node.value)
     for arm in script.place(node).arms:
         test = arm.test
-        if arm.holds and isinstance(test, ast.Call) and spelled(test.func) == "isinstance":
-            if len(test.args) == 2 and spelled(test.args[0]) == owner:
-                kinds = test.args[1]
-                listed = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
-                return {script.names.dotted(k) for k in listed}
+        if not arm.holds or not isinstance(test, ast.Call) or len(test.args) != 2:
+            continue
+        if spelled(test.func) == "isinstance" and spelled(test.args[0]) == owner:
+            kinds = test.args[1]
+            listed = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+            return {script.names.dotted(k) for k in listed}
     return set()
 
 
@@ -87,10 +87,9 @@ def _suspicion(script: Script, node: ast.Attribute) -> Suspicion:
     text = spelled(node)
     return Suspicion(
         node=node,
-        what=f"`{text}` is written to and is None for a layer of the file made with bias=False",
-        reason="None has no data: the line raises AttributeError for such a layer.",
+        what=f"`{text}` is written to, and the file makes such a layer with bias=False",
+        reason="The bias of that layer is None: the line raises AttributeError when it meets it.",
         advice=f"guard it with `if {text} is not None:`",
-        severity=Severity.ERROR,
         edits=_edits(script, node, text),
     )
 

@@ -107,7 +107,7 @@ def _constant_scalings(script: Script) -> list[ast.Call]:
 def _constant(script: Script, call: ast.Call, name: str) -> Suspicion:
     return Suspicion(
         node=call,
-        what=f"gradients are multiplied by {spelled(call.args[0])} where the clip factor is `{name}`",
+        what=f"gradients are multiplied by {spelled(call.args[0])}, the clip factor is `{name}`",
         reason="The factor does not depend on the norm: a large gradient stays above the limit.",
         advice=f"multiply by `{name}`",
         severity=Severity.ERROR,

@@ -1,4 +1,4 @@
-"""Scripts that autocast-around-backward must flag, on the lines marked, and scripts it must not."""
+"""Scripts that autocast-around-backward must flag on the marked lines, and others."""
 
 from __future__ import annotations
 
@@ -48,5 +48,11 @@ import torch
 
 with torch.autocast("cuda", enabled=False):
     loss.backward()
+""",
+    """\
+import torch
+
+with torch.autocast("cuda"):
+    x = flow.backward(z)
 """,
 ]

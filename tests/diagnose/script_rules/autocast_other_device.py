@@ -1,4 +1,4 @@
-"""Scripts that autocast-other-device must flag, on the lines marked, and scripts it must not."""
+"""Scripts that autocast-other-device must flag on the marked lines, and others."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ with torch.autocast("cpu"):
 import torch
 
 model = torch.nn.Linear(4, 2).to(device)
+with torch.autocast("cuda"):
+    y = model(x)
+""",
+    """\
+import torch
+
+model = torch.nn.Linear(4, 2)
+prepare(model)
 with torch.autocast("cuda"):
     y = model(x)
 """,

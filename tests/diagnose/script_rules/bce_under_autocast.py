@@ -1,4 +1,4 @@
-"""Scripts that bce-under-autocast must flag, on the lines marked, and scripts it must not."""
+"""Scripts that bce-under-autocast must flag on the marked lines, and others."""
 
 from __future__ import annotations
 

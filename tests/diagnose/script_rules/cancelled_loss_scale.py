@@ -1,4 +1,4 @@
-"""Scripts that cancelled-loss-scale must flag, on the lines marked, and scripts it must not."""
+"""Scripts that cancelled-loss-scale must flag on the marked lines, and others."""
 
 from __future__ import annotations
 
@@ -64,6 +64,18 @@ for x in loader:
     loss = model(x).float().mean() * scale
     optimizer.zero_grad()
     (loss / 4).backward()
+    optimizer.step()
+""",
+    """\
+import torch
+
+scale = 128.0
+model = torch.nn.Linear(4, 2).half()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in loader:
+    loss = 2.0 * loss * model(x).float().mean() * scale
+    optimizer.zero_grad()
+    loss.backward()
     optimizer.step()
 """,
     """\

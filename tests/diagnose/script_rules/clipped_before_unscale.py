@@ -1,4 +1,4 @@
-"""Scripts that clipped-before-unscale must flag, on the lines marked, and scripts it must not."""
+"""Scripts that clipped-before-unscale must flag on the marked lines, and others."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ for i, (x, y) in enumerate(loader):
     optimizer.zero_grad()
     with torch.autocast("cuda", dtype=torch.float16):
         loss = F.cross_entropy(model(x), y)
-    grads = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)  # <- here
+    grads = torch.autograd.grad(scaler.scale(loss), model.parameters())  # <- here
     penalty = sum(g.pow(2).sum() for g in grads).sqrt()
 """,
 ]
@@ -140,6 +140,23 @@ for i, (x, y) in enumerate(loader):
     scaler.scale(loss).backward()
     unscale(scaler)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    """\
+import torch
+import torch.nn.functional as F
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
+    critic_optimizer.step()
     scaler.step(optimizer)
     scaler.update()
 """,

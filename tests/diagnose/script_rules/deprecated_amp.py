@@ -1,4 +1,4 @@
-"""Scripts that deprecated-amp must flag, on the lines marked, and scripts it must not."""
+"""Scripts that deprecated-amp must flag on the marked lines, and others."""
 
 from __future__ import annotations
 
@@ -35,5 +35,21 @@ with torch.autocast("cuda"):
 import torch.cuda
 
 torch.cuda.empty_cache()
+""",
+    """\
+import torch
+
+if new:
+    scaler = torch.amp.GradScaler("cuda")
+else:
+    scaler = torch.cuda.amp.GradScaler()
+""",
+    """\
+try:
+    from torch.amp import GradScaler
+except ImportError:
+    from torch.cuda.amp import GradScaler
+
+scaler = GradScaler()
 """,
 ]

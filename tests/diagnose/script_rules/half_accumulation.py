@@ -1,4 +1,4 @@
-"""Scripts that half-accumulation must flag, on the lines marked, and scripts it must not."""
+"""Scripts that half-accumulation must flag on the marked lines, and others."""
 
 from __future__ import annotations
 
@@ -93,5 +93,12 @@ import torch
 
 total = torch.zeros(3, dtype=torch.float16)
 total += bias
+""",
+    """\
+import torch
+
+for x in loader:
+    total = torch.zeros(3, dtype=torch.float16)
+    total += x
 """,
 ]

@@ -1,4 +1,4 @@
-"""Scripts that scaler-without-update must flag, on the lines marked, and scripts it must not."""
+"""Scripts that scaler-without-update must flag on the marked lines, and others."""
 
 from __future__ import annotations
 
@@ -49,6 +49,19 @@ for i, (x, y) in enumerate(loader):
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     finish(scaler)
+""",
+    """\
+import torch
+from base import Trainer
+
+
+class Own(Trainer):
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def step(self, loss, optimizer):
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
 """,
     """\
 import torch

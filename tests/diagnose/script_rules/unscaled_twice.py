@@ -1,4 +1,4 @@
-"""Scripts that unscaled-twice must flag, on the lines marked, and scripts it must not."""
+"""Scripts that unscaled-twice must flag on the marked lines, and others."""
 
 from __future__ import annotations
 
