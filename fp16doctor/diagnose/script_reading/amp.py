@@ -232,7 +232,16 @@ def scaled_in_file(script: Script) -> bool:
         "pytorch_lightning",
         "transformers",
     }
-    return "scaler" in script.text.lower() or bool(roots & libraries) or "scale_loss" in script.text
+    if "GradScaler" in script.text or "scale_loss" in script.text or roots & libraries:
+        return True
+    return any(_may_scale(script, node) for node in script.tree.nodes)
+
+
+def _may_scale(script: Script, node: ast.AST) -> bool:
+    """A name or attribute called a scaler that is not just a number."""
+    if isinstance(node, ast.Name):
+        return "scaler" in node.id.lower() and script.number(node) is None
+    return isinstance(node, ast.Attribute) and "scaler" in node.attr.lower()
 
 
 def sixteen_bit(script: Script) -> set[str]:

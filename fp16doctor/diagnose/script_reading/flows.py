@@ -52,6 +52,10 @@ def _value_from(
 ) -> bool:
     if isinstance(node, ast.Subscript):
         return _trace(script, node.value, test, found, depth + 1)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):  # an eps
+        pairs = ((node.left, node.right), (node.right, node.left))
+        tensors = [t for t, eps in pairs if script.number(eps) is not None]
+        return len(tensors) == 1 and _trace(script, tensors[0], test, found, depth + 1)
     if not isinstance(node, ast.Call):
         return False
     if test(script, node):

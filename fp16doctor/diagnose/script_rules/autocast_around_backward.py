@@ -84,8 +84,8 @@ def _suspicion(
             node=call,
             what="backward runs inside autocast",
             reason=(
-                "Backward ops take the format of their forward ops without it; inside it, custom "
-                "backwards and the loss of another graph are cast once more."
+                "Backward ops run in the format of their forward ops by themselves; inside "
+                "autocast, the ops that a custom backward calls are cast as well."
             ),
             advice="end the autocast block before backward",
             severity=Severity.NOTE,

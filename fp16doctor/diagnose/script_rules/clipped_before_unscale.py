@@ -45,6 +45,7 @@ from fp16doctor.diagnose.script_reading.tree import mentions, method, receiver, 
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
+_CHANGES = ("mul_", "clamp_")
 _REASON = (
     "The gradients carry the loss scale until `{scaler}.step` divides them: {what} larger than the "
     "gradient by that factor."
@@ -67,7 +68,19 @@ def clipped_before_unscale(script: Script) -> Iterator[Suspicion]:
 
 def _clips(script: Script, call: ast.Call) -> bool:
     in_place = method(call) in ("clamp_", "clip_") and mentions(call.func, "grad")
-    return script.name(call) in CLIPS or in_place
+    return script.name(call) in CLIPS or in_place or _own_clip(script, call)
+
+
+def _own_clip(script: Script, call: ast.Call) -> bool:
+    """A function of the file that changes ``.grad`` by a norm, and knows no scaler."""
+    bound = script.names.bound(call.func) if isinstance(call.func, ast.Name) else []
+    own = bound[0] if len(bound) == 1 else None
+    if not isinstance(own, ast.FunctionDef):
+        return False
+    text = spelled(own)
+    knows = "scale" in text or "backward" in text or ".step(" in text
+    changes = any(f".grad{data}.{how}(" in text for data in ("", ".data") for how in _CHANGES)
+    return changes and not knows and ("norm" in text or "sqrt" in text or "clamp_" in text)
 
 
 def _measures(script: Script, call: ast.Call) -> bool:

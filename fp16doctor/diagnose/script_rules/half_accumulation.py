@@ -31,11 +31,14 @@ from fp16doctor.diagnose.script_reading.bindings import Element
 from fp16doctor.diagnose.script_reading.patch import Edit, swap
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import BFLOAT16, FLOAT16
-from fp16doctor.diagnose.script_reading.training import cast_calls, stored_format
+from fp16doctor.diagnose.script_reading.training import cast_calls, own_cast, stored_format
 from fp16doctor.diagnose.script_reading.tree import keyword, method, receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 
-_MAKERS = {"torch.zeros", "torch.zeros_like"}
+_MAKERS = {
+    f"torch.{name}"
+    for name in ("zeros", "ones", "full", "tensor", "zeros_like", "ones_like", "full_like")
+}
 _ULP = {FLOAT16: "2⁻¹²", BFLOAT16: "2⁻⁹"}
 
 
@@ -92,6 +95,10 @@ def _kept_in(script: Script, target: ast.expr) -> tuple[str, ast.AST] | None:
         if len(bound) == 1 and isinstance(bound[0], ast.expr):
             return _made_in(script, bound[0])
         return None
+    if isinstance(target, ast.Subscript):
+        kept = script.names.known(target.value)
+        table = kept[0] if len(kept) == 1 else None
+        return _made_in(script, table.value) if isinstance(table, ast.DictComp) else None
     known = script.names.known(target) if isinstance(target, ast.Attribute) else []
     return _made_in(script, known[0]) if len(known) == 1 else None
 
@@ -104,6 +111,9 @@ def _is_own_sum(script: Script, target: ast.Name, bound: object) -> bool:
 
 
 def _made_in(script: Script, value: ast.expr) -> tuple[str, ast.AST] | None:
+    cast = own_cast(script, value)
+    if cast is not None:
+        return (cast, value) if cast in _ULP else None
     given = keyword(value, "dtype") if isinstance(value, ast.Call) else None
     if given is None or script.name(value) not in _MAKERS:
         return None

@@ -1,8 +1,9 @@
-"""SGD with a learning rate below the unit roundoff of fp16 updates parameters kept in fp16.
+"""Parameters kept in 16 bits are updated by small steps, or run under autocast.
 
 What it checks:
     `torch.optim.SGD` over the parameters of a model that the file casts to fp16, with a learning
-    rate below 2⁻¹¹ (4.9e-4).
+    rate below 2⁻¹¹ (4.9e-4); any torch.optim optimizer over a model that is cast to fp16 or bf16
+    and called under autocast, where autocast would have cast it for every op.
 
 Why it matters:
     An fp16 weight takes an update only from 2⁻¹² of its size on. With a learning rate of 1e-4 the
@@ -25,8 +26,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.script_reading.amp import enclosing
 from fp16doctor.diagnose.script_reading.script import Script
-from fp16doctor.diagnose.script_reading.torch_words import FLOAT16, FP16_UNIT_ROUNDOFF
+from fp16doctor.diagnose.script_reading.torch_words import BFLOAT16, FLOAT16, FP16_UNIT_ROUNDOFF
 from fp16doctor.diagnose.script_reading.training import (
     cast_calls,
     is_module,
@@ -48,11 +50,41 @@ def half_stored_weights(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per SGD whose small steps fp16 weights cannot take."""
     for call, name in optimizers(script):
         rate = script.number(argument(call, 1, "lr"))
-        model = trained_model(script, call) if name == "SGD" else None
-        if model is None or rate is None or not 0 < rate < FP16_UNIT_ROUNDOFF:
+        model = trained_model(script, call)
+        if model is None or not is_module(script, model):
             continue
-        if is_module(script, model) and stored_format(script, model) == FLOAT16:
+        stored = stored_format(script, model)
+        small = name == "SGD" and rate is not None and 0 < rate < FP16_UNIT_ROUNDOFF
+        if stored == FLOAT16 and small and rate is not None:
             yield _suspicion(script, call, model, rate)
+        elif stored in (FLOAT16, BFLOAT16) and _under_autocast(script, model):
+            yield _without_masters(script, call, model, str(stored))
+
+
+def _under_autocast(script: Script, model: ast.expr) -> bool:
+    """Whether the model is called in an autocast block of the same function."""
+    text, function = spelled(model), script.tree.function(model)
+    for call in script.calls:
+        if spelled(call.func) == text and script.tree.function(call) is function:
+            cast = enclosing(script, call)
+            if cast is not None and cast.enabled is True:
+                return True
+    return False
+
+
+def _without_masters(script: Script, call: ast.Call, model: ast.expr, stored: str) -> Suspicion:
+    bits, most = ("2⁻¹²", "2⁻¹¹") if stored == FLOAT16 else ("2⁻⁹", "2⁻⁸")
+    return Suspicion(
+        node=call,
+        what=f"the parameters of `{spelled(model)}` are kept in {stored}, under autocast",
+        reason=(
+            "Autocast casts fp32 parameters for each op and leaves them in fp32 for the optimizer. "
+            f"Kept in {stored}, a weight does not take an update below {bits} of its size, and "
+            f"not always one below {most}."
+        ),
+        advice="leave the parameters in fp32: autocast casts them",
+        edits=uncast(script, cast_calls(script, model, stored)),
+    )
 
 
 def _suspicion(script: Script, call: ast.Call, model: ast.expr, rate: float) -> Suspicion:

@@ -5,7 +5,7 @@ What it checks:
     of matrices under fp16 autocast, or a cast; `finfo.min` added to such scores.
 
 Why it matters:
-    `masked_fill` raises "value cannot be converted to type at::Half without overflow". A sum of
+    `masked_fill` raises "value cannot be converted to type c10::Half without overflow". A sum of
     finfo.min and a score of −16 or less is −inf, and a row of −inf makes softmax NaN.
 
 Example:
@@ -42,17 +42,20 @@ def mask_fill_overflow(script: Script) -> Iterator[Suspicion]:
     for call in script.methods("masked_fill", "masked_fill_"):
         value = call.args[1] if len(call.args) == 2 else None
         size = script.number(value)
-        if value is None or size is None or not math.isfinite(size) or abs(size) <= FP16_MAX:
-            continue
-        if is_half(script, receiver(call)):
-            yield _constant(script, call, value)
+        if value is not None and _beyond(size) and is_half(script, receiver(call)):
+            yield _constant(script, call, value, receiver(call))
     for node in script.tree.nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             yield from _added(script, node)
 
 
-def _constant(script: Script, call: ast.Call, value: ast.expr) -> Suspicion:
-    scores = receiver(call)
+def _beyond(size: float | None) -> bool:
+    return size is not None and math.isfinite(size) and abs(size) > FP16_MAX
+
+
+def _constant(
+    script: Script, call: ast.expr | ast.stmt, value: ast.expr, scores: ast.expr
+) -> Suspicion:
     named = isinstance(scores, (ast.Name, ast.Attribute))
     limit = f"torch.finfo({script.source(scores)}.dtype).min" if named else 'float("-inf")'
     return Suspicion(
@@ -60,7 +63,7 @@ def _constant(script: Script, call: ast.Call, value: ast.expr) -> Suspicion:
         what=f"fp16 scores are filled with {script.source(value)}, beyond the fp16 maximum 65504",
         reason=(
             "The number has no fp16 value: the call raises RuntimeError "
-            '"value cannot be converted to type at::Half without overflow".'
+            '"value cannot be converted to type c10::Half without overflow".'
         ),
         advice=f"fill with `{limit}`",
         severity=Severity.ERROR,

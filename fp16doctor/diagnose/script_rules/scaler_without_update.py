@@ -25,8 +25,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.amp import makes_scaler
 from fp16doctor.diagnose.script_reading.patch import insert_after
+from fp16doctor.diagnose.script_reading.scalers import own_scalers, stays_here
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
@@ -36,47 +36,11 @@ from fp16doctor.schema.finding import Severity
 @script_rule(code="FD702", name="scaler-without-update")
 def scaler_without_update(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion at the last step of a scaler that nothing updates."""
-    for scaler in _own_scalers(script):
+    for scaler in own_scalers(script):
         steps = [c for c in script.methods("step") if spelled(receiver(c)) == scaler and c.args]
         updated = any(spelled(receiver(c)) == scaler for c in script.methods("update"))
-        if steps and not updated and _stays_here(script, scaler):
+        if steps and not updated and stays_here(script, scaler):
             yield _suspicion(script, scaler, steps[-1])
-
-
-def _own_scalers(script: Script) -> Iterator[str]:
-    found = set()
-    for node in script.tree.nodes:
-        if not isinstance(node, ast.Assign) or not makes_scaler(script, node.value):
-            continue
-        if _whole_class(script, node):
-            found |= {spelled(t) for t in node.targets if isinstance(t, (ast.Name, ast.Attribute))}
-    yield from sorted(found)
-
-
-def _whole_class(script: Script, node: ast.AST) -> bool:
-    """Whether no base class from another file could call update."""
-    owner = script.tree.class_of(script.tree.function(node))
-    bases = owner.bases if owner is not None else []
-    return all(script.names.dotted(b).startswith("torch.") for b in bases)
-
-
-def _stays_here(script: Script, scaler: str) -> bool:
-    """Whether the file only calls methods of it."""
-    root = scaler.split(".")[0]
-    for node in script.tree.nodes:
-        if isinstance(node, ast.Call):
-            handed = [*node.args, *[k.value for k in node.keywords]]
-            if any(spelled(a) in (scaler, root) for a in handed):
-                return False
-        elif isinstance(node, (ast.Assign, ast.Return, ast.Yield)) and _gives(node.value, scaler):
-            return False
-    return True
-
-
-def _gives(value: ast.expr | None, scaler: str) -> bool:
-    """Whether the scaler itself is the value, or one of its parts."""
-    parts = [] if value is None else [value, *ast.iter_child_nodes(value)]
-    return any(spelled(part) == scaler for part in parts)
 
 
 def _suspicion(script: Script, scaler: str, step: ast.Call) -> Suspicion:

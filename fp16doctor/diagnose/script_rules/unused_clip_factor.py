@@ -44,6 +44,10 @@ def unused_clip_factor(script: Script) -> Iterator[Suspicion]:
             name = node.targets[0]
             if isinstance(name, ast.Name) and _is_factor(script, node.value):
                 yield from _judged(script, node, name.id)
+    for call in _constant_scalings(script):
+        norm = _compared_norm(script, call)
+        if norm is not None:
+            yield _by_norm(script, call, *norm)
 
 
 def _is_factor(script: Script, value: ast.expr) -> bool:
@@ -102,6 +106,33 @@ def _constant_scalings(script: Script) -> list[ast.Call]:
         if constant and mentions(receiver(call), "grad"):
             found.append(call)
     return found
+
+
+def _compared_norm(script: Script, call: ast.Call) -> tuple[ast.Name, ast.expr] | None:
+    """(norm, limit) of the ``if norm > limit`` that the call stands under."""
+    for arm in script.place(call).arms:
+        test = arm.test
+        if not arm.holds or not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            continue
+        norm, limit = test.left, test.comparators[0]
+        if isinstance(test.ops[0], (ast.Gt, ast.GtE)) and isinstance(norm, ast.Name):
+            parts = list(script.closure(norm))
+            grads = any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in parts)
+            if grads and any(_is_norm(script, n) for n in parts):
+                return norm, limit
+    return None
+
+
+def _by_norm(script: Script, call: ast.Call, norm: ast.Name, limit: ast.expr) -> Suspicion:
+    factor = f"{script.source(limit)} / ({norm.id} + 1e-6)"
+    return Suspicion(
+        node=call,
+        what=f"gradients above a limit are multiplied by a constant, not by `{factor}`",
+        reason="The factor does not depend on the norm: a large gradient stays above the limit.",
+        advice=f"multiply by `{factor}`",
+        severity=Severity.ERROR,
+        edits=swap(script.lines, (call.args[0], factor)),
+    )
 
 
 def _constant(script: Script, call: ast.Call, name: str) -> Suspicion:

@@ -63,6 +63,31 @@ for i, (x, y) in enumerate(loader):
     grads = torch.autograd.grad(scaler.scale(loss), model.parameters())  # <- here
     penalty = sum(g.pow(2).sum() for g in grads).sqrt()
 """,
+    """\
+import torch
+
+
+def clip(params, most):
+    norm = torch.sqrt(sum((p.grad ** 2).sum() for p in params))
+    for p in params:
+        p.grad.mul_(min(1.0, most / norm))
+
+
+import torch
+import torch.nn.functional as F
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    clip(list(model.parameters()), 1.0)  # <- here
+    scaler.step(optimizer)
+    scaler.update()
+""",
 ]
 
 SILENT = [

@@ -44,6 +44,22 @@ total = torch.zeros(3, dtype=torch.float16)
 for x in loader:
     total += x  # <- here
 """,
+    """\
+import torch
+
+ema = {k: v.detach().to(torch.bfloat16) for k, v in model.state_dict().items()}
+for x in loader:
+    for k, v in model.state_dict().items():
+        ema[k].mul_(0.99).add_(v, alpha=0.01)  # <- here
+""",
+    """\
+import torch
+
+ema = [p.detach().clone().half() for p in model.parameters()]
+for x in loader:
+    for e, p in zip(ema, model.parameters()):
+        e.lerp_(p.half(), 0.01)  # <- here
+""",
 ]
 
 SILENT = [
@@ -100,5 +116,13 @@ import torch
 for x in loader:
     total = torch.zeros(3, dtype=torch.float16)
     total += x
+""",
+    """\
+import torch
+
+ema = [p.detach().clone() for p in model.parameters()]
+for x in loader:
+    for e, p in zip(ema, model.parameters()):
+        e.lerp_(p.half(), 0.01)
 """,
 ]

@@ -9,6 +9,14 @@ import torch
 model = torch.nn.Linear(4, 2).half()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)  # <- here
 """,
+    """\
+import torch
+
+model = torch.nn.Linear(4, 2).bfloat16()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)  # <- here
+with torch.autocast('cuda', dtype=torch.bfloat16):
+    y = model(x)
+""",
 ]
 
 SILENT = [
@@ -29,5 +37,12 @@ import torch
 
 model = torch.nn.Linear(4, 2).half()
 optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+""",
+    """\
+import torch
+
+model = torch.nn.Linear(4, 2).bfloat16()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+y = model(x)
 """,
 ]

@@ -146,4 +146,25 @@ model = Attention()
 with torch.autocast("cuda", dtype=torch.float16):
     model(x, mask)
 """,
+    """\
+import torch
+import torch.nn as nn
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x, mask):
+        scores = self.q(x) @ self.k(x).transpose(-1, -2) / 8**0.5
+        scores = scores * 1.0
+        scores[mask] = -1e9
+        return scores.softmax(-1)
+
+
+model = Attention()
+with torch.autocast("cuda", dtype=torch.float16):
+    model(x, mask)
+""",
 ]

@@ -28,6 +28,17 @@ for x in loader:
     (model(x).sum() * SCALE).backward()  # <- here
     optimizer.step()
 """,
+    """\
+import torch
+
+loss_scaler = 1024.0
+model = torch.nn.Linear(4, 2).half()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in loader:
+    optimizer.zero_grad()
+    (model(x).sum() * loss_scaler).backward()  # <- here
+    optimizer.step()
+""",
 ]
 
 SILENT = [

@@ -19,6 +19,14 @@ with torch.autocast("cpu", dtype=torch.float16):
     p = z.softmax(-1)
     loss = F.nll_loss(p.gather(1, i).log(), y)  # <- here
 """,
+    """\
+import torch
+import torch.nn.functional as F
+
+with torch.autocast("cpu", dtype=torch.float16):
+    p = F.softmax(z, dim=-1)
+    loss = F.nll_loss(torch.log(p + 1e-8), y)  # <- here
+""",
 ]
 
 SILENT = [

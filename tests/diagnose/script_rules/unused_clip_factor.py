@@ -27,6 +27,16 @@ def clip(params, max_norm):
             print(factor < 0.5)
     return norm
 """,
+    """\
+import torch
+
+
+def clip(params, limit):
+    norm = torch.sqrt(sum((p.grad ** 2).sum() for p in params))
+    if norm > limit:
+        for p in params:
+            p.grad.mul_(0.1)  # <- here
+""",
 ]
 
 SILENT = [
@@ -65,5 +75,15 @@ def clip(params, max_norm):
         for p in params:
             apply(p, factor)
     return norm
+""",
+    """\
+import torch
+
+
+def clip(params, limit):
+    norm = torch.sqrt(sum((p.grad ** 2).sum() for p in params))
+    if norm > limit:
+        for p in params:
+            p.grad.mul_(limit / norm)
 """,
 ]
