@@ -29,6 +29,12 @@ class DiagnosisFileError(Fp16DoctorError):
     exit_code = 4
 
 
+class CheckpointError(Fp16DoctorError):
+    """A file of weights cannot be read: no such format, cut short, or it needs code to load."""
+
+    exit_code = 4
+
+
 class OutputError(Fp16DoctorError):
     """A report could not be written where it was asked for."""
 

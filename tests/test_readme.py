@@ -10,15 +10,22 @@ import click
 import pytest
 
 from fp16doctor.diagnose.rule import all_rules
+from fp16doctor.diagnose.script_rule import all_script_rules
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 START, END = "<!-- rules -->\n", "<!-- /rules -->"
+SCRIPT_START, SCRIPT_END = "<!-- script rules -->\n", "<!-- /script rules -->"
 
 
 def rules_table() -> str:
     rows = [f"| {rule.code} | {rule.name} | {rule.summary} |" for rule in all_rules()]
+    return "\n".join(["| Code | Name | What it finds |", "|---|---|---|", *rows]) + "\n"
+
+
+def script_rules_table() -> str:
+    rows = [f"| {rule.code} | {rule.name} | {rule.summary} |" for rule in all_script_rules()]
     return "\n".join(["| Code | Name | What it finds |", "|---|---|---|", *rows]) + "\n"
 
 
@@ -52,6 +59,16 @@ def test_the_table_of_rules_is_that_of_the_registry(update_golden: bool) -> None
         table = rules_table()
         README.write_text(before + START + table + END + after, encoding="utf-8")
     assert table == rules_table(), "accept with --update-golden"
+
+
+def test_the_table_of_script_rules_is_that_of_the_registry(update_golden: bool) -> None:
+    text = README.read_text(encoding="utf-8")
+    before, rest = text.split(SCRIPT_START)
+    table, after = rest.split(SCRIPT_END)
+    if update_golden:
+        table = script_rules_table()
+        README.write_text(before + SCRIPT_START + table + SCRIPT_END + after, encoding="utf-8")
+    assert table == script_rules_table(), "accept with --update-golden"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -13,6 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from fp16doctor.diagnose.rule import Rule
+    from fp16doctor.diagnose.script_rule import ScriptRule
 
 
 @click.command("explain")
@@ -23,35 +24,37 @@ def explain(code: str | None) -> None:
     if code is None:
         click.echo(_table(rules))
         return
-    rule = _find(rules, code)
-    click.echo(f"{rule.code} {rule.name}\n\n{inspect.cleandoc(rule.page)}")
+    pages = [f"{r.code} {r.name}\n\n{inspect.cleandoc(r.page)}" for r in _find(rules, code)]
+    click.echo("\n\n".join(pages))
 
 
-def _rules() -> list[Rule]:
+def _rules() -> list[Rule | ScriptRule]:
     from fp16doctor.diagnose.rule import all_rules
+    from fp16doctor.diagnose.script_rule import all_script_rules
 
-    return list(all_rules())
+    return [*all_rules(), *all_script_rules()]
 
 
-def _table(rules: list[Rule]) -> str:
+def _table(rules: list[Rule | ScriptRule]) -> str:
     widest = max((len(rule.name) for rule in rules), default=0)
     lines = [f"{rule.code}  {rule.name:<{widest}}  {rule.summary}" for rule in rules]
     return "\n".join([*lines, "", "fp16doctor explain CODE shows one of them in full"])
 
 
-def _find(rules: list[Rule], code: str) -> Rule:
+def _find(rules: list[Rule | ScriptRule], code: str) -> list[Rule | ScriptRule]:
+    """The rule of that code; by name also the script rule that shares it."""
     from fp16doctor.errors import UsageError
 
     wanted = code.strip().lower()
-    for rule in rules:
-        if wanted in (rule.code.lower(), rule.name.lower()):
-            return rule
+    found = [rule for rule in rules if wanted in (rule.code.lower(), rule.name.lower())]
+    if found:
+        return found
     close = _close(rules, wanted)
     hint = f"did you mean {', '.join(close)}?" if close else "`fp16doctor explain` lists all checks"
     raise UsageError(f"no check is called '{code}'; {hint}", "unknown-code")
 
 
-def _close(rules: list[Rule], wanted: str) -> list[str]:
+def _close(rules: list[Rule | ScriptRule], wanted: str) -> list[str]:
     """Codes and names that look like ``wanted``, or names that contain it."""
     words = [word for rule in rules for word in (rule.code, rule.name)]
     lower = {word.lower(): word for word in words}

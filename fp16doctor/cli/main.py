@@ -18,7 +18,7 @@ from fp16doctor.cli.voice import describe_fault
 from fp16doctor.errors import Fp16DoctorError
 
 # Each name is a module of this package that holds a click command of the same name.
-_COMMANDS = ("scan", "report", "compare", "replay", "repro", "explain")
+_COMMANDS = ("scan", "report", "compare", "replay", "repro", "lint", "weights", "explain")
 _HIDDEN = ("confirm-run",)  # started by a command, not by people
 
 

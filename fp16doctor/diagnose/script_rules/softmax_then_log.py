@@ -1,0 +1,103 @@
+"""A logarithm is taken of a softmax in a script that computes in 16 bits.
+
+What it checks:
+    `log` of the result of `softmax`, directly, through a name, an index or the return of a module
+    of the file, under autocast or of a tensor cast to 16 bits.
+
+Why it matters:
+    A probability below 2⁻²⁴ is zero in fp16, and its logarithm −inf. CPU autocast keeps softmax in
+    16 bits; CUDA autocast runs it in fp32, where it takes a difference of 103 between two logits.
+    log_softmax never forms the probability.
+
+Example:
+    loss = F.nll_loss(torch.log(F.softmax(logits, dim=-1)), y)
+
+Remedy:
+    `F.log_softmax(logits, dim=-1)`, or `F.cross_entropy` on the logits.
+
+References:
+    PyTorch documentation, torch.nn.functional.log_softmax
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fp16doctor.diagnose.script_reading.amp import Autocast, in_force
+from fp16doctor.diagnose.script_reading.flows import comes_from
+from fp16doctor.diagnose.script_reading.patch import Edit, swap
+from fp16doctor.diagnose.script_reading.script import Script
+from fp16doctor.diagnose.script_reading.torch_words import BFLOAT16, FLOAT16, FLOAT32
+from fp16doctor.diagnose.script_reading.training import own_cast
+from fp16doctor.diagnose.script_reading.tree import keyword, method, receiver
+from fp16doctor.diagnose.script_rule import Suspicion, script_rule
+from fp16doctor.schema.finding import Severity
+
+_SOFTMAX = {"torch.softmax", "torch.nn.functional.softmax", "torch.special.softmax"}
+
+
+@script_rule(code="FD721", name="softmax-then-log")
+def softmax_then_log(script: Script) -> Iterator[Suspicion]:
+    """Yield one suspicion per logarithm of a softmax under autocast."""
+    named = "oftmax" in script.text and "autocast" in script.text
+    for call in script.calls if named else ():
+        inner = _argument(script, call)
+        made = comes_from(script, inner, _is_softmax) if inner is not None else []
+        if inner is None or not made:
+            continue
+        cast = in_force(script, call)
+        if cast is not None and cast.enabled is not False and cast.dtype in (FLOAT16, BFLOAT16):
+            yield _suspicion(script, call, inner, made, cast)
+
+
+def _argument(script: Script, call: ast.Call) -> ast.expr | None:
+    """What ``torch.log(x)`` or ``x.log()`` takes the logarithm of."""
+    if script.name(call) == "torch.log" and len(call.args) == 1:
+        return call.args[0]
+    if method(call) == "log" and not call.args and not script.name(call):
+        return receiver(call)
+    return None
+
+
+def _is_softmax(script: Script, call: ast.Call) -> bool:
+    wide = keyword(call, "dtype") is not None
+    if script.name(call) in _SOFTMAX or (method(call) == "softmax" and not script.name(call)):
+        given = call.args[:1] if script.name(call) else [receiver(call)]
+        return not wide and all(own_cast(script, g) != FLOAT32 for g in given)
+    made = script.names.known(call.func)
+    return bool(made) and all(script.name(v) == "torch.nn.Softmax" for v in made)
+
+
+def _suspicion(
+    script: Script, call: ast.Call, inner: ast.expr, made: list[ast.Call], cast: Autocast
+) -> Suspicion:
+    wide = cast.device == "cuda"  # CUDA autocast runs softmax in fp32
+    return Suspicion(
+        node=call,
+        what="a logarithm is taken of a softmax",
+        reason=(
+            "A probability that rounds to zero has the logarithm −inf, and NaN in backward; the "
+            "combined form works on the logits."
+        ),
+        advice="use `log_softmax`, or `F.cross_entropy` on the logits",
+        severity=Severity.NOTE if wide else Severity.WARNING,
+        edits=_edits(script, call, inner, made),
+    )
+
+
+def _edits(script: Script, call: ast.Call, inner: ast.expr, made: list[ast.Call]) -> list[Edit]:
+    """The softmax becomes log_softmax where it is made, and the logarithm goes."""
+    if len(made) != 1 or not isinstance(made[0].func, ast.Attribute):
+        return []
+    softmax = made[0]
+    renamed = script.source(softmax).replace(
+        script.source(softmax.func),
+        script.source(softmax.func)[: -len("softmax")] + "log_softmax",
+        1,
+    )
+    if method(softmax) != "softmax":
+        return []
+    if softmax is inner:
+        return swap(script.lines, (call, renamed))
+    return swap(script.lines, (call, script.source(inner)), (softmax, renamed))
