@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from os import PathLike
 
+    from fp16doctor.apply.keep_fp32 import keep_fp32
     from fp16doctor.profiler import profile
     from fp16doctor.schema.diagnosis import Diagnosis
 
 __version__ = "0.1.0"
 
-__all__ = ["Diagnosis", "__version__", "load_diagnosis", "profile"]
+__all__ = ["Diagnosis", "__version__", "keep_fp32", "load_diagnosis", "profile"]
 
 
 def load_diagnosis(path: str | PathLike[str]) -> Diagnosis:
@@ -37,6 +38,10 @@ def __getattr__(name: str) -> Any:
         from fp16doctor.schema.diagnosis import Diagnosis
 
         return Diagnosis
+    if name == "keep_fp32":
+        from fp16doctor.apply.keep_fp32 import keep_fp32
+
+        return keep_fp32
     if name == "profile":
         from fp16doctor.profiler import profile
 

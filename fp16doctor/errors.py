@@ -35,7 +35,19 @@ class OutputError(Fp16DoctorError):
     exit_code = 4
 
 
+class BundleError(Fp16DoctorError):
+    """A step cannot be put into a bundle, or a file that should hold one is damaged or hostile."""
+
+    exit_code = 4
+
+
 class ReplayError(Fp16DoctorError):
     """A tape could not be replayed; the diagnosis goes on without it and says so."""
+
+    exit_code = 4
+
+
+class ApplyError(Fp16DoctorError):
+    """A cure cannot be put on a live model or script from outside; ``message`` says why."""
 
     exit_code = 4

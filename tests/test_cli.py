@@ -203,6 +203,19 @@ def test_exception_inside_the_model_is_shown_as_by_python(tmp_path: Path) -> Non
     assert len(saved(tmp_path, "crashing")["steps"]) >= 2
 
 
+@pytest.mark.parametrize("replaced", ["torch.stack", "json.dumps", "math.isfinite"])
+def test_a_function_that_the_script_replaces_costs_neither_report_nor_status(
+    replaced: str, tmp_path: Path
+) -> None:
+    plain = python(tmp_path, str(SCRIPTS / "replacing.py"), replaced)
+    done = scan(tmp_path, "replacing.py", replaced, options=("--budget", "0"))
+    assert done.returncode == plain.returncode == 7
+    assert done.stdout == plain.stdout
+    assert "internal-error" not in done.stderr
+    document = saved(tmp_path, "replacing")
+    assert [f["code"] for f in document["findings"]][:1] == ["FD101"]
+
+
 def test_ctrl_c_gives_130_and_a_report(tmp_path: Path) -> None:
     done = scan(tmp_path, "interrupted.py", "train")
     assert done.returncode == 130
@@ -217,6 +230,15 @@ def test_script_that_never_trains_is_no_failure(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "6\n")
     assert "[no-steps]" in done.stderr
     assert saved(tmp_path, "never_trains")["steps"] == []
+
+
+def test_training_in_another_thread_is_not_called_no_training(tmp_path: Path) -> None:
+    done = scan(tmp_path, "threaded.py")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "3 optimizer steps ran in another thread, which was not watched" in done.stderr
+    assert "[other-thread]" in done.stderr
+    assert "no optimizer step was seen" not in done.stderr
+    assert [w["slug"] for w in saved(tmp_path, "threaded")["warnings"]] == ["other-thread"]
 
 
 def test_overflow_is_found_and_reaches_fail_on(tmp_path: Path) -> None:

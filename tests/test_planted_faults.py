@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import log2
 
 import pytest
 import torch
@@ -17,8 +18,10 @@ from torch.nn import functional as F
 from fp16doctor.pipeline import ScanOptions, Session
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Finding, Severity
+from fp16doctor.schema.location import Phase
 from fp16doctor.schema.prescription import Prescription, RecommendationStatus, RemedyKind, Verdict
 from fp16doctor.schema.recording import Outcome, OutcomeKind
+from fp16doctor.schema.spelling import power
 
 HALF = torch.float16
 
@@ -68,6 +71,15 @@ def verified(found: Diagnosis, kind: RemedyKind) -> list[Prescription]:
         for p in found.prescriptions
         if p.remedy.kind is kind and p.verification.verdict is Verdict.VERIFIED
     ]
+
+
+def recommended(found: Diagnosis) -> Prescription:
+    """The one cure that is recommended; it was verified."""
+    assert found.recommendation.status is RecommendationStatus.PRESCRIBED
+    (best,) = found.recommendation.prescriptions
+    chosen = found.prescriptions[best]
+    assert chosen.verification.verdict is Verdict.VERIFIED
+    return chosen
 
 
 def told(finding: Finding) -> str:
@@ -123,12 +135,11 @@ def test_res() -> None:
     assert leading.site.source.text == "s = h + h.detach().abs().clamp(max=40000)"
     measured = max(e.measured for e in leading.evidence if e.limit is not None)
     assert measured / 65504 == pytest.approx(1.22, abs=0.01)
-    assert verified(found, RemedyKind.FP32_KEEP)
-    assert verified(found, RemedyKind.DTYPE)
-    assert found.recommendation.status is RecommendationStatus.PRESCRIBED
-    (best,) = found.recommendation.prescriptions
-    assert found.prescriptions[best].remedy.kind in (RemedyKind.FP32_KEEP, RemedyKind.DTYPE)
-    assert found.prescriptions[best].remedy.value != "fp32"
+    assert "reaches 8e4, above the fp16 maximum 65504" in leading.what
+    line = f"line:{leading.site.source.file}:{leading.site.source.line}"
+    assert recommended(found).remedy.kind is RemedyKind.FP32_KEEP
+    assert recommended(found).remedy.target == (line,)
+    assert "bf16" in {p.remedy.value for p in verified(found, RemedyKind.DTYPE)}
 
 
 class Attention(nn.Module):
@@ -149,16 +160,22 @@ class Attention(nn.Module):
 def test_mask() -> None:
     found = scanned(lambda: trained(Attention(empty_row=False).half(), classified))
     assert demanding(found) == []
+    assert "masked_fill" not in "".join(map(told, found.findings))
+    assert "healed-nonfinite" not in {f.name for f in found.findings}
     assert found.recommendation.status is RecommendationStatus.NONE_NEEDED
 
 
 def test_all_mask() -> None:
     found = scanned(lambda: trained(Attention(empty_row=True).half(), classified))
-    leading = demanding(found)[0]
+    (leading,) = demanding(found)
     assert leading.name == "logic-nan"
     assert leading.site is not None
     assert leading.site.op == "aten._softmax.default"
-    assert "masked" in told(leading)
+    assert leading.site.element is not None
+    assert leading.site.element[0] == 3
+    assert "at batch element 3" in leading.what
+    assert "no dtype, loss scale or keep-list changes it" in leading.cause
+    assert "rows without any unmasked entry" in leading.advice
     assert found.recommendation.status is RecommendationStatus.NOT_PRECISION
     assert not [p for p in found.prescriptions if p.verification.verdict is Verdict.VERIFIED]
 
@@ -172,10 +189,12 @@ def test_under() -> None:
     assert "FD201" in (leading.code, *leading.subsumes)
     assert "100 %" in told(leading)
     (scale,) = verified(found, RemedyKind.LOSS_SCALE)
-    assert scale.remedy.value["low"] >= 2.0**10
-    (best,) = found.recommendation.prescriptions
-    assert found.prescriptions[best] is scale
-    assert "GradScaler('cpu', init_scale=" in scale.remedy.change
+    assert recommended(found) is scale
+    least = scale.remedy.value["low"]
+    assert least >= 2.0**10
+    assert log2(least).is_integer()
+    assert scale.remedy.value["recommended"] >= least
+    assert f"init_scale={scale.remedy.value['recommended']}" in scale.remedy.change
 
 
 def test_bwd_ov() -> None:
@@ -183,9 +202,14 @@ def test_bwd_ov() -> None:
     found = scanned(lambda: trained(model, classified, scale=2.0**13))
     leading = demanding(found)[0]
     assert leading.code == "FD104"
-    assert "loss scale" in told(leading)
+    assert leading.site is not None
+    assert leading.site.phase is Phase.BACKWARD
     (scale,) = verified(found, RemedyKind.LOSS_SCALE)
-    assert scale.remedy.value["high"] < 2.0**13
+    assert recommended(found) is scale
+    too_high = int(log2(2.0**13 / scale.remedy.value["high"]))
+    assert too_high > 0
+    assert f"divide the loss scale, where there is one, by {power(too_high)}" in leading.advice
+    assert "`torch.amp.GradScaler`, which lowers it by itself" in leading.advice
 
 
 def test_bwd_ov_heals_under_a_scaler() -> None:
@@ -201,7 +225,9 @@ def test_bwd_ov_heals_under_a_scaler() -> None:
     found = scanned(train)
     assert demanding(found) == []
     (note,) = [f for f in found.findings if f.code == "FD104"]
-    assert "too high" in note.what
+    assert "at loss scale 65536: the scale is too high by 2⁸" in note.what
+    assert "GradScaler skipped the step and lowered the scale" in note.cause
+    assert found.recommendation.status is RecommendationStatus.NONE_NEEDED
 
 
 def test_inpl() -> None:
@@ -223,6 +249,16 @@ def test_sqrt() -> None:
     found = scanned(lambda: trained(Chain(healed).half(), classified))
     assert demanding(found) == []
     assert found.recommendation.status is RecommendationStatus.NONE_NEEDED
+    (note,) = [f for f in found.findings if f.name == "healed-nonfinite"]
+    assert note.severity is Severity.NOTE
+    assert "inf" in note.what
+    assert note.site is not None
+    assert (note.site.op, note.site.phase) == ("aten.div.Tensor", Phase.BACKWARD)
+    assert note.site.source is not None
+    assert note.site.source.text == "return torch.sqrt(torch.relu(x))"
+    assert note.chain[-1].op == "aten.threshold_backward.default"
+    assert note.reaches == ()
+    assert found.prescriptions == ()
 
 
 class Faint(nn.Module):
@@ -246,14 +282,13 @@ def test_sub() -> None:
     share = re.search(r"([\d.]+) % of its mass", leading.what)
     assert share is not None
     assert float(share[1]) > 90
-    assert "bits" in leading.cause
-    assert found.recommendation.status is RecommendationStatus.PRESCRIBED
-    (best,) = found.recommendation.prescriptions
-    assert found.prescriptions[best].remedy.value == "bf16"
+    assert "2 of 10 bits behind the first are left" in leading.cause
+    best = recommended(found)
+    assert best.remedy.value == "bf16"
     # Its product alone in fp32 changes nothing: the next matrix product casts it down again.
     assert not verified(found, RemedyKind.FP32_KEEP)
-    assert found.prescriptions[best].verification.after["gradient error"] < 0.01
-    assert found.prescriptions[best].verification.before["gradient error"] > 0.1
+    assert best.verification.after["gradient error"] < 0.01
+    assert best.verification.before["gradient error"] > 0.1
 
 
 # -- healthy runs that look ill ------------------------------------------------------------------

@@ -18,7 +18,8 @@ from fp16doctor.cli.voice import describe_fault
 from fp16doctor.errors import Fp16DoctorError
 
 # Each name is a module of this package that holds a click command of the same name.
-_COMMANDS = ("scan", "report", "compare", "explain")
+_COMMANDS = ("scan", "report", "compare", "replay", "repro", "explain")
+_HIDDEN = ("confirm-run",)  # started by a command, not by people
 
 
 class _LazyGroup(click.Group):
@@ -28,10 +29,11 @@ class _LazyGroup(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in (*_COMMANDS, *_HIDDEN):
             return None
-        module = importlib.import_module(f"fp16doctor.cli.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"fp16doctor.cli.{name}")
+        command: click.Command = getattr(module, name)
         return command
 
     def resolve_command(

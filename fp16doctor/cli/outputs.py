@@ -40,8 +40,8 @@ class Output:
                 _probe_folder(os.path.dirname(os.path.realpath(self.path)))
         except OSError as error:
             raise UsageError(
-                f"{self.shown!r} cannot be written: {error.strerror}; name another file with"
-                " -o or --json, in a folder that exists and is writable",
+                f"{self.shown!r} cannot be written: {error.strerror}; name another file,"
+                " in a folder that exists and is writable",
                 "unwritable-output",
             ) from error
 
@@ -81,8 +81,8 @@ def choose(page: str | None, document: str | None, stem: str) -> tuple[Output, O
     Raises:
         UsageError: same-output, when both are one file.
     """
-    chosen_page = _output(page or f"fp16doctor-{stem}.html")
-    chosen_json = _output(document or f"fp16doctor-{stem}.json")
+    chosen_page = named(page or f"fp16doctor-{stem}.html")
+    chosen_json = named(document or f"fp16doctor-{stem}.json")
     if _identity(chosen_page) == _identity(chosen_json):
         raise UsageError(
             f"-o and --json both name {chosen_page.shown!r}; give each its own file",
@@ -91,11 +91,34 @@ def choose(page: str | None, document: str | None, stem: str) -> tuple[Output, O
     return chosen_page, chosen_json
 
 
+def choose_bundle(name: str | None, *others: Output) -> Output | None:
+    """The file of ``--save-bundle``, None where none is asked for.
+
+    Raises:
+        UsageError: bundle-on-stdout, same-output.
+    """
+    if name is None:
+        return None
+    if name == STDOUT:
+        raise UsageError(
+            "a bundle is no text and does not go to standard output; name a file",
+            "bundle-on-stdout",
+        )
+    chosen = named(name)
+    if any(_identity(chosen) == _identity(other) for other in others):
+        raise UsageError(
+            f"--save-bundle and the report both name {name!r}; give each its own file",
+            "same-output",
+        )
+    return chosen
+
+
 def _identity(output: Output) -> str | None:
     return output.path and os.path.realpath(output.path)
 
 
-def _output(name: str) -> Output:
+def named(name: str) -> Output:
+    """One output by its name; ``-`` is stdout."""
     if name == STDOUT:
         return Output(STDOUT, None, sys.stdout)
     return Output(name, os.path.abspath(name))

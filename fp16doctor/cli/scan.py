@@ -52,6 +52,18 @@ from fp16doctor.errors import UsageError
     metavar="FACTOR",
     help="How much more than 5 % of the fp32 descent a cure may miss, as a factor.",
 )
+@click.option(
+    "--save-bundle",
+    metavar="FILE",
+    help="Keep the leading finding's step, inputs and weights included, for replay and repro.",
+)
+@click.option(
+    "--confirm",
+    is_flag=True,
+    help="Run the script a second time, under the recommended cure. What Python writes below the"
+    " working folder goes to a temporary one; other writes and what is sent over the network do"
+    " happen again.",
+)
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
 @click.option(
     "--fail-on",
@@ -70,6 +82,8 @@ def scan(
     steps: int | None,
     budget: float,
     tolerance: float,
+    save_bundle: str | None,
+    confirm: bool,
     no_source: bool,
     fail_on: str,
     quiet: bool,
@@ -81,7 +95,7 @@ def scan(
     SCRIPT is run as Python would run it, with ARGS. The report is written when it ends, however
     it ends.
     """
-    from fp16doctor.cli.outputs import choose
+    from fp16doctor.cli.outputs import choose, choose_bundle
     from fp16doctor.cli.scanning import Request, run_scan
     from fp16doctor.cli.voice import Voice
     from fp16doctor.record.script import Target
@@ -97,6 +111,8 @@ def scan(
         budget_s=budget,
         tolerance=tolerance,
         fail_on=fail_on,
+        bundle=choose_bundle(save_bundle, page, json_file),
+        confirm=confirm,
     )
     return run_scan(request, Voice(quiet=quiet, verbose=verbose))
 

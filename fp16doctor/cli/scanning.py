@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from fp16doctor.cli.bundles import save_bundle
 from fp16doctor.cli.outputs import Output
 from fp16doctor.cli.saves import first_saving_line
 from fp16doctor.cli.voice import Voice
 from fp16doctor.errors import Fp16DoctorError, OutputError
 from fp16doctor.record.script import PreparedScript, ScriptRun, Target, prepare, show_exception
+from fp16doctor.record.start import Start, start_of
 from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.recording import Outcome
 
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_UNTRAINED = (
+    "no-steps",
+    "other-thread",
+    "recorder-stopped",
+)  # what a report of a run without steps says of it
 _REACHED: dict[str, tuple[Severity, ...]] = {
     "never": (),
     "error": (Severity.ERROR,),
@@ -45,6 +52,8 @@ class Request:
     fail_on: str  # error, warning, never
     budget_s: float = 45.0  # seconds for trying cures
     tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
+    bundle: Output | None = None  # where a step is kept for another machine
+    confirm: bool = False  # run the script again under the recommended cure
 
 
 def run_scan(request: Request, voice: Voice) -> int:
@@ -59,7 +68,10 @@ def run_scan(request: Request, voice: Voice) -> int:
     """
     request.page.check()
     request.document.check()
-    scan = _Scan(request, voice)
+    if request.bundle is not None:
+        request.bundle.check()
+    start = start_of(request.target, request.steps) if request.confirm else None
+    scan = _Scan(request, voice, start)
     prepared = prepare(request.target)
     if request.steps is not None:
         _warn_of_saves(prepared, request.steps, voice)
@@ -80,8 +92,8 @@ def _warn_of_saves(prepared: PreparedScript, steps: int, voice: Voice) -> None:
 class _Scan:
     """One scan on its way: what has failed so far, and what is written."""
 
-    def __init__(self, request: Request, voice: Voice) -> None:
-        self._request = request
+    def __init__(self, request: Request, voice: Voice, start: Start | None) -> None:
+        self._request, self._start = request, start
         self._voice = voice
         self._process = os.getpid()
         self._search_path = list(sys.path)  # before the script's folder is put in front
@@ -96,12 +108,18 @@ class _Scan:
         self._running, self._failed = False, False  # what failed early is tried again now
         if os.getpid() != self._process:  # a child the script forked: its parent reports
             return show_exception(run)
-        diagnosis = self._examine(session, run)
-        written = diagnosis is not None and self._write(diagnosis)
+        with session.originals:
+            diagnosis = self._examine(session, run)
+            written = diagnosis is not None and self._write(diagnosis)
         _flush_stdout()
         status = show_exception(run)
+        if diagnosis is not None and self._start is not None:
+            diagnosis = self._confirm(diagnosis, self._start)
+            written = self._write(diagnosis)
         if diagnosis is not None:
-            self._tell(diagnosis, outputs_written=written)
+            with session.originals:
+                self._tell(diagnosis, outputs_written=written)
+                self._save_bundle(session, diagnosis)
         return self._status(status, diagnosis)
 
     def _session(self) -> Session:
@@ -122,6 +140,7 @@ class _Scan:
                 sources=request.sources,
                 budget_s=request.budget_s,
                 tolerance=request.tolerance,
+                keeps_bundle=request.bundle is not None,
             ),
             request.target.name,
             request.target.argv,
@@ -146,6 +165,19 @@ class _Scan:
         outcome = run.outcome if self._request.sources else _without_source(run.outcome)
         return self._guarded("examining the run", lambda: session.finish(outcome, run.exception))
 
+    def _confirm(self, diagnosis: Diagnosis, start: Start) -> Diagnosis:
+        """Have the script run again under the recommended cure; as it was where that fails."""
+        from fp16doctor.pipeline.confirm import confirm, worth_confirming
+
+        if not worth_confirming(diagnosis):
+            return diagnosis
+        self._voice.say(
+            "fp16doctor: the script runs again under the recommended cure; files that compiled"
+            " code or another folder takes, and what goes over the network, are written again"
+        )
+        found = self._guarded("confirming the cure", lambda: confirm(diagnosis, start))
+        return diagnosis if found is None else found
+
     def _write(self, diagnosis: Diagnosis, *, early: bool = False) -> bool:
         """Write both files, each whatever becomes of the other; True if both are in place."""
         done = self._write_one(self._request.document, "the JSON", lambda: _json(diagnosis))
@@ -166,6 +198,15 @@ class _Scan:
             return False
         return True
 
+    def _save_bundle(self, session: Session, diagnosis: Diagnosis) -> None:
+        output = self._request.bundle
+        if output is None:
+            return
+        saved = self._guarded(
+            "writing the bundle", lambda: save_bundle(session, diagnosis, output, self._voice)
+        )
+        self._failed = self._failed or not saved
+
     def _tell(self, diagnosis: Diagnosis, *, outputs_written: bool) -> None:
         text = self._guarded(
             "rendering the findings for the terminal",
@@ -174,7 +215,7 @@ class _Scan:
         if text is None:
             return
         self._voice.say(text.rstrip("\n"))
-        if not diagnosis.steps and "[no-steps]" not in text:
+        if not diagnosis.steps and not any(f"[{s}]" in text for s in _UNTRAINED):
             self._voice.say(
                 f"fp16doctor: no optimizer step was seen in {self._request.target.name!r} (ran"
                 f" {diagnosis.run.duration_s:.1f} s); scan the script that trains, with arguments"

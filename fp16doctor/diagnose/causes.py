@@ -92,7 +92,7 @@ def causes(seen: Observations, rule_name: str | None = None) -> tuple[Cause, ...
 
 
 def _fold_all(cause: Cause, trace: ReplayTrace) -> Cause:
-    more = sum(event.kind is not EventKind.INTENDED for event in trace.events)
+    more = sum(not event.harmless for event in trace.events)
     return dataclasses.replace(cause, folded=cause.folded + more)
 
 
@@ -101,7 +101,7 @@ def _causes_of_step(seen: Observations, trace: ReplayTrace) -> Iterator[Cause]:
     kept: list[Event] = []
     folded = 0
     for event in _joined(trace.events):
-        if event.kind is EventKind.INTENDED:
+        if event.harmless:
             continue
         if root is not None and _explains(trace, root, event):
             folded += 1
@@ -184,7 +184,7 @@ def event_behind_skips(seen: Observations) -> Event | None:
         step = seen.step(trace.step)
         if step is None or not step.skipped:
             continue
-        born = (e for e in trace.events if e.reaches and e.kind is not EventKind.INTENDED)
+        born = (e for e in trace.events if e.reaches and not e.harmless)
         first = min(born, key=lambda e: e.site.index, default=None)
         if first is not None:
             return first

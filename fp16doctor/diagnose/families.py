@@ -72,6 +72,8 @@ def rule_of(event: Event) -> str:
     """Name of the one rule that speaks about ``event``; empty for an intended infinity."""
     if event.kind is EventKind.INTENDED:
         return ""
+    if event.kind is EventKind.HEALED:
+        return "healed-nonfinite"
     if event.kind is EventKind.LOGIC:
         return "logic-nan"
     if event.kind is EventKind.BOUNDARY:

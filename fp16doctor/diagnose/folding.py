@@ -98,6 +98,8 @@ def _follows(misuse: Finding, later: Finding, patterns: tuple[str, ...]) -> bool
         return False
     if later.site is None:
         return True
+    if misuse.fault is Fault.INITIALIZATION:  # it was there before the first op
+        return misuse.severity is Severity.ERROR and _when(later) >= _when(misuse)
     # What forward and loss do in the step of the misuse, they did before it.
     same_step = later.site.step == misuse.site.step and later.site.phase not in _BEFORE_BACKWARD
     return same_step or later.site.step > misuse.site.step

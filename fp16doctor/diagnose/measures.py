@@ -52,7 +52,7 @@ def silent_sink(trace: ReplayTrace, event: Event) -> SinkState | None:
     A sink that another event reaches says nothing about this one; what a mask fill leaves behind
     is what the mask meant. The loss is over before backward begins.
     """
-    if event.reaches or event.in_tail or is_mask_fill(event) or event.kind is EventKind.INTENDED:
+    if event.reaches or event.in_tail or is_mask_fill(event) or event.harmless:
         return None
     names = _SINKS_AFTER[event.site.phase]
     reached = {name for other in trace.events for name in other.reaches}

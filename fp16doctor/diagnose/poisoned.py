@@ -5,8 +5,9 @@ Must not know the words of any rule.
 
 from __future__ import annotations
 
+from fp16doctor.diagnose.rule import Observations
 from fp16doctor.schema.location import Phase
-from fp16doctor.schema.trace import Event, EventKind, Poison, ReplayTrace
+from fp16doctor.schema.trace import Event, Poison, ReplayTrace
 
 _BEFORE_BACKWARD = frozenset({Phase.FORWARD, Phase.LOSS, Phase.SCRIPT})
 _SINKS = ("loss", "gradients")
@@ -16,6 +17,16 @@ _STATE = frozenset({"parameters", "buffers"})
 def harmful(trace: ReplayTrace) -> Poison | None:
     """The first poison that loss or gradients of the step are non-finite from."""
     return next((p for p in trace.poisons if _harms(trace, p)), None)
+
+
+def is_from_outside(seen: Observations, trace: ReplayTrace, poison: Poison) -> bool:
+    """Whether the step before was seen and left no NaN in a parameter or buffer."""
+    if not (poison.is_parameter or poison.is_buffer) or trace.step == 0:
+        return True
+    before = seen.step(trace.step - 1)
+    if before is None or not before.n_ops:
+        return False
+    return not before.n_nonfinite_ops or seen.trace(before.step) is not None
 
 
 def leaves_something(trace: ReplayTrace) -> bool:
@@ -34,7 +45,7 @@ def _harms(trace: ReplayTrace, poison: Poison) -> bool:
 
 
 def _born(trace: ReplayTrace) -> list[Event]:
-    return [e for e in trace.events if e.kind is not EventKind.INTENDED and e.reaches]
+    return [e for e in trace.events if e.reaches and not e.harmless]
 
 
 def _is_lost(trace: ReplayTrace, name: str) -> bool:

@@ -19,6 +19,7 @@ class Refusal:
     pattern: str  # searched in the exception's text, case ignored
     cause: str
     advice: str
+    by_scaler: bool = False  # a check of GradScaler's own, which a disabled one does not make
 
 
 _MIXED = (
@@ -35,12 +36,14 @@ REFUSALS = (
         "`backward` was not called on the scaled loss in this step.",
         "call `scaler.scale(loss).backward()` before `scaler.step(optimizer)`, and check that the "
         "optimizer holds the parameters that receive gradients",
+        by_scaler=True,
     ),
     Refusal(
         r"attempting to unscale fp16 gradients",
         "GradScaler divides gradients in fp32, but these parameters are stored in fp16, so their "
         "gradients are fp16.",
         "keep the parameters in fp32 and use `torch.autocast` instead of `.half()`",
+        by_scaler=True,
     ),
     Refusal(
         r"unscale_\(\) has already been called",
@@ -48,21 +51,25 @@ REFUSALS = (
         "divide the gradients twice.",
         "call `scaler.unscale_(optimizer)` once a step, after the last backward, and "
         "`scaler.update()` once after `scaler.step`",
+        by_scaler=True,
     ),
     Refusal(
         r"unscale_\(\) is being called after step\(\)",
         "`scaler.unscale_` came after `scaler.step`, when the gradients had been used already.",
         "call `scaler.unscale_(optimizer)` before `scaler.step(optimizer)`",
+        by_scaler=True,
     ),
     Refusal(
         r"step\(\) has already been called since the last update",
         "`scaler.step` was called twice for one optimizer without `scaler.update` in between.",
         "call `scaler.update()` once after the `scaler.step` calls of every step",
+        by_scaler=True,
     ),
     Refusal(
         r"attempted \w+ but _(scale|growth_tracker) is None",
         "The scaler was used before `scaler.scale` had been called once.",
         "call `scaler.scale(loss).backward()` first",
+        by_scaler=True,
     ),
     Refusal(
         r"binary_cross_entropy and torch\.nn\.BCELoss are unsafe to autocast",

@@ -5,11 +5,14 @@ Must not know which rule uses them.
 
 from __future__ import annotations
 
+import math
+
 from fp16doctor.diagnose.causes import Cause
 from fp16doctor.diagnose.families import base_op
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.schema.location import OpSite, SourceLine
 from fp16doctor.schema.spelling import number, power
+from fp16doctor.schema.trace import Event
 
 __all__ = ["number", "power"]
 
@@ -64,11 +67,21 @@ def op_in(site: OpSite) -> str:
 
 
 def born(cause: Cause) -> str:
-    """What the op made: NaN, inf or −inf."""
-    event = cause.event
-    if event.n_nan > 0:
-        return "NaN"
-    return "−inf" if event.exact is not None and event.exact < 0 else "inf"
+    """What the op of a cause made: NaN, inf or −inf."""
+    return made(cause.event)
+
+
+def made(event: Event) -> str:
+    """What stands at the element that the event names: NaN, inf or −inf.
+
+    An op may bear NaN and inf at once; the named element has one value. Where the exact result
+    does not say which, the counts do.
+    """
+    if event.exact is None or math.isnan(event.exact):
+        return "NaN" if event.n_nan else "inf"
+    if math.isinf(event.exact) or not event.n_nan:
+        return "−inf" if event.exact < 0 else "inf"
+    return "NaN"
 
 
 def in_fp32(site: OpSite) -> str:

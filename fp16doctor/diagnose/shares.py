@@ -8,7 +8,7 @@ from __future__ import annotations
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.precision import GradientLoss, OpLoss, UpdateLoss
-from fp16doctor.schema.trace import EventKind, ReplayTrace
+from fp16doctor.schema.trace import ReplayTrace
 
 # Most of a tensor's gradient is gone from here on. On sound fp16 and bf16 runs the share is below
 # 0.001 in every tensor; where a loss scale is missing it is 0.5 to 1 in most of them.
@@ -29,9 +29,7 @@ GRADIENT_ERROR = 0.1  # the same for the gradient
 def finite_traces(seen: Observations) -> tuple[ReplayTrace, ...]:
     """Examined steps in which nothing non-finite was born, or only what was meant to be."""
     return tuple(
-        t
-        for t in seen.traces
-        if t.precision is not None and all(e.kind is EventKind.INTENDED for e in t.events)
+        t for t in seen.traces if t.precision is not None and all(e.harmless for e in t.events)
     )
 
 
@@ -54,6 +52,27 @@ def total_lost(trace: ReplayTrace) -> float:
     kept = [g for g in facts.gradients if not _is_noise(g)] if facts is not None else []
     mass = sum(g.mass for g in kept)
     return sum(g.lost_mass for g in kept) / mass if mass else 0.0
+
+
+def lost_update(trace: ReplayTrace) -> float:
+    """Share of the update that is lost with the gradients.
+
+    Where the optimizer's step is proportional to the gradient, the share of Σ|g|. Where it divides
+    by the gradient's size plus a floor, a parameter counts with its elements and g / (g + floor),
+    g its mean magnitude without the loss scale.
+    """
+    facts = trace.precision
+    if facts is None or facts.update_floor is None:
+        return total_lost(trace)
+    floor = facts.update_floor * (trace.loss_scale or 1.0)
+    kept = [g for g in facts.gradients if not _is_noise(g)]
+    lost = sum(_moved(g.underflows, g.lost_mass, floor) for g in kept)
+    whole = sum(_moved(g.total - g.zeros_reference, g.mass, floor) for g in kept)
+    return max(lost / whole if whole else 0.0, total_lost(trace))
+
+
+def _moved(elements: int, mass: float, floor: float) -> float:
+    return mass / (mass / elements + floor) if elements > 0 and mass else 0.0
 
 
 def _is_noise(gradient: GradientLoss) -> bool:

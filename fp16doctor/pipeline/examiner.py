@@ -10,11 +10,12 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from fp16doctor.errors import ReplayError
+from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.prescribe.shelf import TapeShelf
-from fp16doctor.record.births import Birth, births, given
+from fp16doctor.record.births import Birth, births, given, spoils
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
-from fp16doctor.record.tape_builder import build_tape
+from fp16doctor.record.tape_builder import build_refused, build_tape
 from fp16doctor.replay.examine import examine
 from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.schema.location import Phase
@@ -36,7 +37,8 @@ SAMPLING_ALLOWANCE = 5.0  # seconds that may go into them in any case
 class Examiner:
     """Traces, kept tapes and summed updates of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeper: BundleKeeper | None = None) -> None:
+        self.keeper = keeper  # of steps for a bundle
         self.traces: list[ReplayTrace] = []
         self.ledger = UpdateLedger()
         self.shelf = TapeShelf()
@@ -59,7 +61,7 @@ class Examiner:
         """Examine a tape if it shows something new, or is due; True if something was flagged."""
         if not roll.ops:  # not taped
             return False
-        suspects = births(roll) or given(roll)
+        suspects = births(roll) or given(roll) or spoils(roll)
         fresh = [b for b in suspects if self._is_fresh(b, roll.step)]
         flagged = bool(fresh) and self._worth(recorder, fresh)
         due = flagged or self._due(recorder, roll)
@@ -73,6 +75,12 @@ class Examiner:
         if recorder.steps.attempted:
             self.shelf.follow(tape)
         return flagged
+
+    def keep_refused(self, recorder: Recorder, roll: Roll) -> None:
+        """Keep the way to a call that raised, if the run ends with it."""
+        raised = recorder.last_raise
+        if raised is not None and recorder.stopping:
+            self.shelf.refuse(build_refused(recorder, roll, raised))
 
     def _is_fresh(self, birth: Birth, step: int) -> bool:
         last = self._known.get(birth.key)
@@ -90,6 +98,8 @@ class Examiner:
             trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
         self.traces.append(trace)
         self.shelf.offer(tape, trace)
+        if self.keeper is not None:
+            self.keeper.offer(tape, trace)
 
     def _due(self, recorder: Recorder, roll: Roll) -> bool:
         """Tell whether a step without a flag is one of the sampled ones, and there is time."""

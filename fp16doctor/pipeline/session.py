@@ -18,22 +18,26 @@ from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
 from fp16doctor.pipeline.blaming import blamed
+from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.outlook import outlook
 from fp16doctor.prescribe.plan import plan
+from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
 from fp16doctor.schema.blame import BlamedOp, ErrorBudget
+from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.diagnosis import Diagnosis, FormatOutlook
 from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
+from fp16doctor.schema.tape import Tape
 
 Shares = tuple[tuple[BlamedOp, ...], ErrorBudget | None]
 
@@ -52,10 +56,16 @@ class ScanOptions:
     sources: bool = True  # keep the text of source lines
     budget_s: float = 45.0  # seconds that trying cures may take
     tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
+    keeps_bundle: bool = False  # ``Session.bundle`` will be asked for
     survey: SurveyPlan | None = None  # which steps are surveyed, and how closely
     # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
     wants_tape: Callable[[int, Trouble], bool] | None = None
     before_step: Callable[[], None] | None = None  # may raise into the script
+
+
+def script_root(script: str) -> str:
+    """Return the folder that reported paths are relative to."""
+    return os.path.dirname(os.path.abspath(script)) if os.path.exists(script) else os.getcwd()
 
 
 class Session:
@@ -70,8 +80,7 @@ class Session:
     ) -> None:
         self._options, self._script, self._argv = options, script, argv
         self._on_first_error = on_first_error
-        root = os.path.dirname(os.path.abspath(script)) if os.path.exists(script) else os.getcwd()
-        lines = SourceLines(root, keep_text=options.sources)
+        lines = SourceLines(script_root(script), keep_text=options.sources)
         self._recorder = Recorder(
             lines,
             self._on_tape,
@@ -79,9 +88,10 @@ class Session:
             plan=options.survey,
             wants_tape=self._wants_tape,
         )
-        self._examiner = Examiner()
+        self._examiner = Examiner(BundleKeeper() if options.keeps_bundle else None)
         self._told = False
         self._started = ""
+        self.originals = Originals()  # of libraries that the script may replace parts of
 
     def __enter__(self) -> Session:
         """Start watching the calling thread."""
@@ -97,11 +107,12 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         """Stop watching; examine the step that was open."""
-        self._recorder.stop()
+        with self.originals:
+            self._recorder.stop()
 
     def so_far(self) -> Diagnosis:
         """Return the diagnosis of the steps closed so far, while the run goes on."""
-        with self._recorder.quiet():
+        with self.originals, self._recorder.quiet():
             return self._diagnosis(Outcome(OutcomeKind.FINISHED), final=False)
 
     def step_ends(self) -> None:
@@ -114,7 +125,16 @@ class Session:
 
     def finish(self, outcome: Outcome, exception: BaseException | None = None) -> Diagnosis:
         """Return the diagnosis of the whole run."""
-        return self._diagnosis(self._with_raiser(outcome, exception), final=True)
+        with self.originals:
+            return self._diagnosis(self._with_raiser(outcome, exception), final=True)
+
+    def bundle(self, diagnosis: Diagnosis) -> Bundle:
+        """Return the step of the leading finding, to be replayed elsewhere.
+
+        Raises BundleError no-step-kept.
+        """
+        keeper = self._examiner.keeper or BundleKeeper()
+        return keeper.bundle(diagnosis.run, diagnosis.findings)
 
     # -- while it runs ---------------------------------------------------------------------------
 
@@ -140,12 +160,17 @@ class Session:
         return frozenset(trouble)
 
     def _on_tape(self, recorder: Recorder, roll: Roll) -> None:
+        with self.originals:
+            self._examine(recorder, roll)
+
+    def _examine(self, recorder: Recorder, roll: Roll) -> None:
         began = time.perf_counter()
         try:
             if self._examiner.take(recorder, roll):
                 self._tell()
             elif not roll.ops and self._hurt(recorder):
                 self._tell(whatever_it_holds=True)
+            self._examiner.keep_refused(recorder, roll)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not reach the script
             recorder.caution(
                 "examination-failed",
@@ -183,11 +208,12 @@ class Session:
     def _with_raiser(self, outcome: Outcome, exception: BaseException | None) -> Outcome:
         """Name the op that raised the exception which ended the script."""
         last = self._recorder.last_raise
-        if exception is None or last is None or last[0] is not exception:
+        if exception is None or last is None or last.error is not exception:
+            self._examiner.shelf.refused = None
             return outcome
         from fp16doctor.record.tape_builder import site_of
 
-        return replace(outcome, raised_by=site_of(self._recorder, last[1], last[2]))
+        return replace(outcome, raised_by=site_of(self._recorder, last.op, last.step))
 
     def _diagnosis(self, outcome: Outcome, *, final: bool) -> Diagnosis:
         recording = Recording(
@@ -268,12 +294,16 @@ class Session:
     ) -> tuple[tuple[Prescription, ...], Recommendation]:
         lost = any(step.lost for step in seen.recording.steps)
         try:
-            return plan(findings, bench, seen.updates, lost=lost)
+            return plan(findings, bench, seen.updates, lost=lost, refused=self._refused())
         except Exception as error:  # noqa: BLE001 - the findings must not be lost with the cures
             self._recorder.caution(
                 "trials-failed", f"cures could not be tried: {type(error).__name__}: {error}"
             )
             return plan(findings, None, seen.updates, lost=lost)
+
+    def _refused(self) -> Tape | None:
+        """Return the step up to the call that ended the script, where cures may be tried on it."""
+        return self._examiner.shelf.refused if self._options.budget_s > 0 else None
 
     def _bench(self) -> Bench | None:
         """Return the kept steps, ready for trials; None where none was kept."""

@@ -53,9 +53,22 @@ def run_info(
 def warnings(recorder: Recorder) -> tuple[Caution, ...]:
     """Return what could not be observed."""
     found = list(recorder.cautions.values())
-    if not recorder.book.steps:
+    elsewhere = _elsewhere(recorder)
+    if elsewhere:
+        why = f"{elsewhere} ran in another thread, which was not watched"
+        found.append(Caution("other-thread", why))
+    elif not recorder.book.steps and "recorder-stopped" not in recorder.cautions:
         found.append(Caution("no-steps", "no optimizer step was seen"))
     return tuple(found)
+
+
+def _elsewhere(recorder: Recorder) -> str:
+    """Say how another thread trained: ``12 optimizer steps``, empty where none did."""
+    steps = recorder.steps
+    if steps.elsewhere:
+        return f"{steps.elsewhere} optimizer step{'s' * (steps.elsewhere > 1)}"
+    n = 0 if recorder.book.steps else steps.backwards_elsewhere  # an update by hand
+    return f"{n} backward call{'s' * (n > 1)}" if n else ""
 
 
 def usage_facts(recorder: Recorder) -> tuple[UsageFact, ...]:

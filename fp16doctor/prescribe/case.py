@@ -14,6 +14,7 @@ from fp16doctor.prescribe.treatable import demanding, format_of, of_precision
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import Prescription, Remedy, Verdict, Verification
+from fp16doctor.schema.tape import Tape
 
 NOT_TRIED = "no step was kept on which a cure could be tried"
 
@@ -25,6 +26,7 @@ class Case:
     findings: tuple[Finding, ...]  # as ranked in the diagnosis
     bench: Bench | None
     updates: tuple[UpdateLoss, ...] = ()
+    refused: Tape | None = None  # a step up to a call that raised and ended the script
 
     @property
     def demanding(self) -> tuple[tuple[int, Finding], ...]:

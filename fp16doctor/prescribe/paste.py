@@ -8,14 +8,23 @@ Must not know how a keep-list is found or tried.
 
 from __future__ import annotations
 
-_MODULES = """\
+from fp16doctor.prescribe.edit import diff, with_call_in_fp32, within_block
+from fp16doctor.replay.keep import covers
+from fp16doctor.replay.op_lists import takes_lower_precision
+from fp16doctor.replay.op_traits import base
+from fp16doctor.schema.location import OpSite, Phase, SourceLine
+from fp16doctor.schema.policy import KeepRule
+from fp16doctor.schema.tape import OpCall, Tape, refs_in
+
+_TO = """\
 def to(dtype, x):  # tensors in tuples, lists and dicts too
     if torch.is_tensor(x):
         return x.to(dtype) if x.is_floating_point() else x
     if isinstance(x, dict):
         return {k: to(dtype, v) for k, v in x.items()}
     return type(x)(to(dtype, v) for v in x) if type(x) in (tuple, list) else x
-
+"""
+_MODULES = """
 def in_fp32(module):
     forward = module.float().forward
     def wide(*args, **kwargs):
@@ -31,19 +40,71 @@ for name in NAMES:
 for module in model.modules():  # a model in 16 bits casts where it goes on
     own = {p.dtype for p in module.parameters(recurse=False)}
     if own & {torch.float16, torch.bfloat16}:
-        module.register_forward_pre_hook(in_own_format)"""
+        module.register_forward_pre_hook(in_own_format)
+"""
+_BLOCK = """
+class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its inputs in fp32
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name.startswith("__i") or name == "__set__" or name.endswith("_") and name[0] != "_":
+            return func(*args, **(kwargs or {}))  # in place
+        return func(*to(torch.float32, args), **to(torch.float32, kwargs or {}))
+"""
+_WITH = "with torch.autocast(DEVICE, enabled=False), InFp32():"
+_HINT = "call .float() on its inputs, inside torch.autocast(DEVICE, enabled=False)"
+_HALF = ("float16", "bfloat16")
+_BEFORE = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
 
 
-def pasted(targets: tuple[str, ...], device: str) -> str:
-    """Return code for targets ``module:…``, and a comment for each of another kind.
+def pasted(targets: tuple[str, ...], device: str, tape: Tape | None = None) -> str:
+    """Return the code that keeps ``targets`` in fp32.
 
-    It expects ``torch`` and ``model`` in place; ``device`` is "cpu" or "cuda".
+    It expects ``torch`` and ``model`` in place; ``device`` is "cpu" or "cuda". The script's lines
+    are taken from ``tape``; where they are not known, a comment says what to do.
     """
     names = [t.partition(":")[2] for t in targets if t.startswith("module:")]
-    others = [t.partition(":")[2] for t in targets if not t.startswith("module:")]
-    code = _MODULES.replace("DEVICE", repr(device)).replace("NAMES", repr(names))
-    notes = [
-        f"# {place}: call .float() on its inputs, inside torch.autocast({device!r}, enabled=False)"
-        for place in others
-    ]
-    return "\n".join([code, *notes] if names else notes)
+    others = [_other(t, tape) for t in targets if not t.startswith("module:")]
+    blocks = any(_WITH in text for text in others)
+    parts = [_TO] if names or blocks else []
+    parts += [_MODULES.replace("NAMES", repr(names))] if names else []
+    parts += [_BLOCK] if blocks else []
+    code = "".join(parts) + "\n" * bool(blocks) + "\n".join(others)
+    return code.replace("DEVICE", repr(device)).rstrip("\n")
+
+
+def _other(target: str, tape: Tape | None) -> str:
+    """A place that is no module: its line in fp32, or what to do there."""
+    rule = KeepRule(target)
+    line = _only_line(rule, tape)
+    edited = ""
+    if line is not None and line.text is not None and tape is not None:
+        if rule.kind in ("op", "line"):
+            edited = diff(line, _call_edited(rule, line.text, tape))
+        if not edited and rule.kind == "line":
+            edited = diff(line, within_block(line.text, _WITH))
+    return edited or f"# {rule.what}: {_HINT}"
+
+
+def _call_edited(rule: KeepRule, text: str, tape: Tape) -> str | None:
+    """The only op with its input in fp32; None where autocast would cast that back."""
+    ops = {s.op for s in _covered(rule, tape)}
+    if len(ops) != 1 or any(map(takes_lower_precision, ops)):
+        return None
+    return with_call_in_fp32(text, base(ops.pop()).strip("_"))
+
+
+def _only_line(rule: KeepRule, tape: Tape | None) -> SourceLine | None:
+    """The one line of the script that a rule covers, None where there are several."""
+    sites = _covered(rule, tape) if tape is not None else ()
+    lines = {s.caller or s.source for s in sites}
+    return lines.pop() if len(lines) == 1 else None
+
+
+def _covered(rule: KeepRule, tape: Tape) -> tuple[OpSite, ...]:
+    """What a rule moves to fp32 in front of backward; casts are the format's own."""
+    calls = (c for c in tape.ops if c.site.phase in _BEFORE and base(c.op) != "_to_copy")
+    return tuple(c.site for c in calls if covers(rule, c.site) and _in_half(c))
+
+
+def _in_half(call: OpCall) -> bool:
+    return any(r.dtype in _HALF for r in refs_in((call.args, call.outputs)))

@@ -14,7 +14,14 @@ from fp16doctor.prescribe.joint import joint_cures
 from fp16doctor.prescribe.notes import note
 from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies import prescriptions
-from fp16doctor.prescribe.treatable import OF_PRECISION, SCALER_USE, codes_of, demanding
+from fp16doctor.prescribe.treatable import (
+    OF_PRECISION,
+    SCALER_USE,
+    codes_of,
+    demanding,
+    is_refusal,
+    rises,
+)
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import (
@@ -24,6 +31,7 @@ from fp16doctor.schema.prescription import (
     RemedyKind,
     Verdict,
 )
+from fp16doctor.schema.tape import Tape
 
 _PRESCRIBED = RecommendationStatus.PRESCRIBED
 _LOGIC = ("logic-nan", "nonfinite-input")
@@ -35,10 +43,12 @@ def plan(
     updates: tuple[UpdateLoss, ...] = (),
     *,
     lost: bool = False,
+    refused: Tape | None = None,
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
     """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence.
 
     ``lost``: a step was taken on a non-finite loss, so that something is needed in any case.
+    ``refused``: the step up to a call that raised and ended the script.
     """
     leading = next((finding for _, finding in demanding(findings)), None)
     if leading is None and lost:
@@ -50,7 +60,7 @@ def plan(
         return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
-    case = Case(tuple(findings), bench, updates)
+    case = Case(tuple(findings), bench, updates, refused)
     found = tuple(prescriptions(case))
     if leading.name in _LOGIC:
         return found, Recommendation(
@@ -81,14 +91,18 @@ def _joint(
     """
     chosen = [found[i] for i in answer.prescriptions if answer.status is _PRESCRIBED]
     treated = {i for p in chosen for i in p.treats}
-    before, leading = len(found), next(i for i, _ in demanding(case.findings))
+    before, (leading, first) = len(found), next(iter(demanding(case.findings)))
+
+    def last_of(parts: Sequence[Prescription]) -> tuple[int, tuple[int, float, float]]:
+        return max((_behind(p, first), rank(p)) for p in parts)
+
     for group in groups:
         place, before = before, before + len(group)
         verified = all(p.verification.verdict is Verdict.VERIFIED for p in group)
         treats = {i for p in group for i in p.treats}
         if len(group) < 2 or not verified or leading not in treats or not treated <= treats:
             continue
-        if treats > treated or max(map(rank, group)) < max(map(rank, chosen)):
+        if treats > treated or last_of(group) < last_of(chosen):
             titles = ", and ".join(p.remedy.title for p in group)
             return Recommendation(_PRESCRIBED, titles, tuple(range(place, place + len(group))))
     return None
@@ -107,10 +121,12 @@ def _recommendation(
         verified = [i for i in verified if found[i].remedy.kind is RemedyKind.FIXUP_INIT]
         if not verified:
             return _unverified(leading, place, found)
-    if leading.fault is Fault.MISUSE and not codes_of(leading) & (OF_PRECISION | SCALER_USE):
+    refused = verified and is_refusal(leading)
+    of_use = codes_of(leading) & (OF_PRECISION | SCALER_USE)
+    if leading.fault is Fault.MISUSE and not of_use and not refused:
         return _unverified(leading, place, found)
     if verified:
-        best = min(verified, key=lambda i: rank(found[i]))
+        best = min(verified, key=lambda i: (_behind(found[i], leading), rank(found[i])))
         return Recommendation(RecommendationStatus.PRESCRIBED, found[best].remedy.title, (best,))
     if bench is not None:
         tried = sum(p.verification.verdict is Verdict.REFUTED for p in found)
@@ -140,3 +156,15 @@ def _code_changes(found: tuple[Prescription, ...], place: int) -> tuple[int, ...
     """Return the position of the change of code for one finding."""
     changes = (i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX)
     return tuple(i for i in changes if place in found[i].treats)[:1]
+
+
+def _behind(prescription: Prescription, leading: Finding) -> int:
+    """Whatever the cost: a refused call and a scaler's use are put right by an edit.
+
+    Values that go on growing need room everywhere, not in one place; fp32 is that too.
+    """
+    kind, value = prescription.remedy.kind, prescription.remedy.value
+    if is_refusal(leading) or codes_of(leading) & SCALER_USE:
+        return int(kind is not RemedyKind.CODE_FIX)
+    narrow = kind is RemedyKind.FP32_KEEP or value == "fp32"
+    return int(rises(leading) and narrow)

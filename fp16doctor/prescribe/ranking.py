@@ -20,6 +20,6 @@ def rank(prescription: Prescription) -> tuple[int, float, float]:
         RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
         RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
         RemedyKind.FIXUP_INIT: 5,
-        RemedyKind.CODE_FIX: 0,
+        RemedyKind.CODE_FIX: 5,
     }
     return order[remedy.kind], flops, error

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fp16doctor.prescribe.links import Links
 from fp16doctor.schema.tape import Leaf, Tape
-from fp16doctor.schema.trace import EventKind, ReplayTrace
+from fp16doctor.schema.trace import ReplayTrace
 
 MAX_SICK = 2  # steps in which something non-finite was born
 MAX_SOUND = 2  # steps without
@@ -30,6 +30,12 @@ class TapeShelf:
         self._links = Links()
         self._until = WINDOW
         self._ill_since: int | None = None
+        self.refused: Tape | None = None  # up to a call that raised, at the run's end
+
+    def refuse(self, tape: Tape | None) -> None:
+        """Keep the step that ended in a call which raised."""
+        if tape is not None and _size(tape) <= MAX_BYTES:
+            self.refused = _detached(tape)
 
     def wants(self, step: int) -> bool:
         """Tell whether a step belongs to the run of consecutive ones."""
@@ -43,7 +49,7 @@ class TapeShelf:
             return
         if any(s.nonfinite_reference for s in trace.sinks if s.sink in ("loss", "gradients")):
             return  # no format helps here: a logic fault, or weights that are lost already
-        sick = any(e.kind is not EventKind.INTENDED and not e.in_tail for e in trace.events)
+        sick = any(not (e.harmless or e.in_tail) for e in trace.events)
         if sick and any(e.reaches for e in trace.events):
             self._fell_ill(tape.step)
         shelf, most = (self._sick, MAX_SICK) if sick else (self._sound, MAX_SOUND)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.replay.keep import in_torch_module
+from fp16doctor.schema.finding import RISE, SCALER_RAISED, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
 
 # Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
@@ -17,6 +18,7 @@ OF_PRECISION = frozenset(
 
 # Codes of a GradScaler used so that the update is another one than without it.
 SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409"))
+REFUSAL = "FD901"
 
 
 def codes_of(finding: Finding) -> frozenset[str]:
@@ -39,15 +41,32 @@ def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]
     )
 
 
+def is_refusal(finding: Finding) -> bool:
+    """Tell whether the script ended in an exception that is about mixed precision."""
+    return finding.code == REFUSAL and finding.fault is Fault.MISUSE
+
+
+def is_refused_by_scaler(finding: Finding) -> bool:
+    """Tell whether it was a check of GradScaler's own that raised: a disabled one makes none."""
+    return is_refusal(finding) and any(e.quantity == SCALER_RAISED for e in finding.evidence)
+
+
+def rises(finding: Finding) -> bool:
+    """Tell whether the values grew steadily until they left the format."""
+    return any(e.quantity == RISE for e in finding.evidence)
+
+
 def format_of(finding: Finding) -> str | None:
     """Format in which the finding arose, where its evidence names one."""
     return next((e.format for e in finding.evidence if e.format is not None), None)
 
 
 def line_target(site: OpSite) -> str:
-    """The place by its line alone, else as ``target`` has it."""
+    """The place by its line alone, else, and for what runs in a module of torch, its module."""
     line = site.source or site.caller
-    return target(site) if line is None else f"line:{line.file}:{line.line}"
+    return (
+        target(site) if line is None or in_torch_module(site) else f"line:{line.file}:{line.line}"
+    )
 
 
 def target(site: OpSite) -> str:

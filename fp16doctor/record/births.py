@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from fp16doctor.record import own
 from fp16doctor.record.roll import LeafStorage, RawOp, RawRef, Roll
 from fp16doctor.record.screen import FINITE, HAS_NAN, code_of, screen
 from fp16doctor.record.split import writes_of
@@ -61,6 +60,23 @@ def given(roll: Roll) -> list[Birth]:
     return []
 
 
+def spoils(roll: Roll) -> list[Birth]:
+    """Return the first op that puts an inf or NaN into a parameter that was finite.
+
+    A constant or a value from outside counts: what the next step reads is made here.
+    """
+    if not roll.n_flagged:
+        return []
+    seen = _Seen(roll)
+    for index, op in enumerate(roll.ops):
+        sick = {number for number, _, _ in op.sick or ()}
+        hurt = sick.intersection(op.written) & roll.params.keys()
+        if any(not seen.was_sick(number) for number in hurt):
+            return [Birth(index, ("spoils", _key(op)), op.where[3])]
+        seen.note(op)
+    return []
+
+
 def _is_taken_in(ops: list[RawOp]) -> bool:
     return any(op.code and op.where[3] in (Phase.FORWARD, Phase.LOSS) for op in ops)
 
@@ -81,6 +97,18 @@ class _Seen:
         """Return the worst code among the arguments that come from outside the step."""
         refs = (v for v in _flat([*op.args, *op.kwargs.values()]) if type(v) is tuple)
         return max((self._leaf(r[0], r) for r in refs), default=FINITE)
+
+    def was_sick(self, number: int) -> bool:
+        """Tell whether a storage held an inf or NaN in front of the op."""
+        if number in self._bad:
+            return True
+        leaf = self._roll.leaves.get(number)
+        parameter = self._roll.params.get(number)
+        if leaf is None or parameter is None:
+            return False
+        strides = (parameter.dtype, tuple(parameter.shape), parameter.stride())
+        ref: RawRef = (number, *strides, parameter.storage_offset())
+        return bool(self._leaf(number, ref))
 
     def note(self, op: RawOp) -> None:
         """Take over what the screen saw in an op's results."""
@@ -118,7 +146,7 @@ def _screen_leaf(leaf: LeafStorage, ref: RawRef) -> int:
     if leaf.storage.device.type == "meta":
         return FINITE
     _, dtype, shape, stride, offset = ref
-    view = torch.empty(0, dtype=dtype, device=leaf.storage.device)
+    view = own.empty(0, dtype=dtype, device=leaf.storage.device)
     return screen(view.set_(leaf.bytes, offset, shape, stride))
 
 

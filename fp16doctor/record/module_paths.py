@@ -20,6 +20,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from fp16doctor.record import own
 from fp16doctor.record.threads import WatchedThread
 
 _CALL = nn.Module._call_impl.__code__
@@ -249,7 +250,7 @@ class ModulePaths:
     def _is_loss(self, root: nn.Module) -> bool:
         return (
             self.loss_allowed
-            and torch.is_grad_enabled()  # a teacher that is asked late is no loss
+            and own.is_grad_enabled()  # a teacher that is asked late is no loss
             and not any(p.requires_grad for p in root.parameters())
         )
 

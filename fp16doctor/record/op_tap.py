@@ -14,7 +14,7 @@ from torch import Tensor
 from fp16doctor.record import op_writer
 from fp16doctor.record.bounds import MAX_IDLE_OPS, WEIGH_EVERY
 from fp16doctor.record.op_info import OpInfo, op_info
-from fp16doctor.record.roll import RawOp
+from fp16doctor.record.roll import Raised, RawOp
 from fp16doctor.record.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class OpTap:
             out = func(*args, **kwargs)
         except BaseException as error:
             if op is not None:
-                recorder.last_raise = (error, op, recorder.roll.step)
+                roll = recorder.roll
+                recorder.last_raise = Raised(error, op, roll.step, len(roll.ops))
             raise
         if op is not None and not recorder.deaf:
             try:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fp16doctor.record import own
+
 
 class Quiet:
     """No modes, no grad, no inference mode, no autocast, nothing recorded."""
@@ -20,8 +22,8 @@ class Quiet:
         self._contexts = (
             torch._C.DisableTorchFunction(),
             _disable_current_modes(),
-            torch.inference_mode(False),
-            torch.no_grad(),
+            own.inference_mode(False),
+            own.no_grad(),
             torch._C._DisableAutocast(),
         )
 

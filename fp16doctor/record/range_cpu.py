@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fp16doctor.record import own
 from fp16doctor.record.binades import EMPTY, Layout
 from fp16doctor.schema.ranges import RangeStats
 
@@ -42,7 +43,7 @@ class _Buffers(threading.local):
     def get(self, dtype: torch.dtype, size: int, slot: int = 0) -> Tensor:
         kept = self._kept.get((dtype, slot))
         if kept is None or len(kept) < size:
-            kept = self._kept[dtype, slot] = torch.empty(size, dtype=dtype, device="cpu")
+            kept = self._kept[dtype, slot] = own.empty(size, dtype=dtype, device="cpu")
         return kept[:size]
 
 
@@ -68,10 +69,10 @@ def _count_codes(codes: Tensor, layout: Layout) -> Array:
     table: Tensor | None = None
     for piece in codes.split(_CODES_PIECE):
         buffer = _buffers.get(torch.int16, len(piece))
-        magnitudes = torch.bitwise_and(piece, 0x7FFF, out=buffer)
+        magnitudes = own.bitwise_and(piece, 0x7FFF, out=buffer)
         counts = _count_spread(magnitudes) if spread else None
         if counts is None:
-            counts = torch.bincount(magnitudes, minlength=_N_CODES)
+            counts = own.bincount(magnitudes, minlength=_N_CODES)
         table = counts if table is None else table.add_(counts)
     assert table is not None, "called with an element"
     return table.numpy()
@@ -80,7 +81,7 @@ def _count_codes(codes: Tensor, layout: Layout) -> Array:
 def _many_zeros(codes: Tensor) -> bool:
     """Judged by a sample: behind a ReLU one counter takes half of all elements."""
     sample = codes[:: len(codes) // 64]
-    return int(torch.count_nonzero(sample)) < len(sample) * 15 // 16
+    return int(own.count_nonzero(sample)) < len(sample) * 15 // 16
 
 
 def _count_spread(magnitudes: Tensor) -> Tensor | None:
@@ -90,8 +91,8 @@ def _count_spread(magnitudes: Tensor) -> Tensor | None:
     """
     nonzero = int(np.count_nonzero(magnitudes.numpy()))
     spread = _buffers.get(torch.int16, len(magnitudes), slot=1)
-    torch.maximum(magnitudes, _lanes(torch.int16)[: len(magnitudes)], out=spread)
-    counts = torch.bincount(spread, minlength=_N_CODES)
+    own.maximum(magnitudes, _lanes(torch.int16)[: len(magnitudes)], out=spread)
+    counts = own.bincount(spread, minlength=_N_CODES)
     n_zero = len(magnitudes) - nonzero
     if int(counts[:_LANES].sum()) != n_zero:
         return None
@@ -168,9 +169,9 @@ class _Sums:
         """Take one piece."""
         layout = self._layout
         kept = _buffers.get(layout.integer, len(x))
-        torch.bitwise_and(x.view(layout.integer), layout.sign - 1, out=kept)
+        own.bitwise_and(x.view(layout.integer), layout.sign - 1, out=kept)
         codes = kept.numpy()
-        low, high = (int(v) for v in torch.aminmax(kept))
+        low, high = (int(v) for v in own.aminmax(kept))
         least = low if low else _least_nonzero(codes, layout)
         finite = high < layout.inf
         if not finite:
@@ -223,14 +224,14 @@ def _count_upper_bits(kept: Tensor, layout: Layout) -> Tensor:
     """Count the upper bits of codes: so many that few are hot, few enough for the first cache."""
     shift = layout.exponent_bits + layout.mantissa - _COARSE_BITS
     upper = _buffers.get(layout.integer, len(kept), slot=1)
-    torch.bitwise_right_shift(kept, shift, out=upper)
-    torch.bitwise_or(upper, _upper_lanes(layout.integer)[: len(upper)], out=upper)
-    return torch.bincount(upper, minlength=_LANES << _COARSE_BITS)
+    own.bitwise_right_shift(kept, shift, out=upper)
+    own.bitwise_or(upper, _upper_lanes(layout.integer)[: len(upper)], out=upper)
+    return own.bincount(upper, minlength=_LANES << _COARSE_BITS)
 
 
 @functools.cache
 def _lanes(integer: torch.dtype) -> Tensor:
-    return (torch.arange(_CODES_PIECE, device="cpu") % _LANES).to(integer)
+    return (own.arange(_CODES_PIECE, device="cpu") % _LANES).to(integer)
 
 
 @functools.cache

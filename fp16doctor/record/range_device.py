@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fp16doctor.record import own
 from fp16doctor.record.binades import Layout
 from fp16doctor.schema.ranges import RangeStats
 
@@ -25,9 +26,9 @@ def measure(flat: Tensor, layout: Layout) -> Tensor:
     The tensor has at least one element.
     """
     pieces = [_measure_piece(piece, layout) for piece in flat.split(_PIECE)]
-    table = torch.stack(pieces)
+    table = own.stack(pieces)
     last = layout.n_binades
-    return torch.cat(
+    return own.cat(
         [
             table[:, : last + 1].sum(0),
             table[:, last + 1].max().reshape(1),
@@ -57,13 +58,13 @@ def _measure_piece(x: Tensor, layout: Layout) -> Tensor:
     codes = x.view(layout.integer) & (layout.sign - 1)
     finite = codes < layout.inf
     counts = _counts(codes, layout)
-    zero = torch.zeros((), dtype=layout.integer, device=x.device)
-    top = torch.where(finite, codes, zero).max()
-    rest = torch.where(codes > 0, codes, zero + layout.inf).min().clamp(max=layout.inf)
-    extremes = torch.stack([top, rest]).view(layout.dtype).double()
-    total = torch.where(finite, x, zero.view(layout.dtype)).abs().sum(dtype=torch.float64)
+    zero = own.zeros((), dtype=layout.integer, device=x.device)
+    top = own.where(finite, codes, zero).max()
+    rest = own.where(codes > 0, codes, zero + layout.inf).min().clamp(max=layout.inf)
+    extremes = own.stack([top, rest]).view(layout.dtype).double()
+    total = own.where(finite, x, zero.view(layout.dtype)).abs().sum(dtype=torch.float64)
     n_inf = (codes == layout.inf).sum()
-    return torch.cat(
+    return own.cat(
         [counts.double(), n_inf.double().reshape(1), extremes, total.reshape(1)],
     )
 
@@ -71,9 +72,9 @@ def _measure_piece(x: Tensor, layout: Layout) -> Tensor:
 def _counts(codes: Tensor, layout: Layout) -> Tensor:
     """Return the number of codes in each binade."""
     index = _binade_of(codes, layout).long() * _LANES
-    index += torch.arange(index.numel(), device=codes.device) % _LANES
-    table = torch.zeros(layout.n_binades * _LANES, dtype=torch.int64, device=codes.device)
-    ones = torch.ones(1, dtype=torch.int64, device=codes.device).expand(index.shape)
+    index += own.arange(index.numel(), device=codes.device) % _LANES
+    table = own.zeros(layout.n_binades * _LANES, dtype=torch.int64, device=codes.device)
+    ones = own.ones(1, dtype=torch.int64, device=codes.device).expand(index.shape)
     return table.scatter_add_(0, index, ones).view(layout.n_binades, _LANES).sum(1)
 
 
@@ -84,6 +85,6 @@ def _binade_of(codes: Tensor, layout: Layout) -> Tensor:
         (torch.float64, torch.int64, 52, 1022) if wide else (torch.float32, torch.int32, 23, 126)
     )
     small = (codes.to(exact).view(bits) >> shift).sub_(bias).clamp_(min=0)
-    return torch.where(
+    return own.where(
         codes < (1 << layout.mantissa), small, (codes >> layout.mantissa).to(bits) + layout.mantissa
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fp16doctor.record import range_cpu
+from fp16doctor.record import own, range_cpu
 from fp16doctor.record.binades import Layout
 from fp16doctor.schema.ranges import RangeStats
 
@@ -58,7 +58,7 @@ class Stage:
             start = 0
         buffer = self._buffers.get(dtype)
         if buffer is None:
-            buffer = self._buffers[dtype] = torch.empty(_SIZE, dtype=dtype, device="cpu")
+            buffer = self._buffers[dtype] = own.empty(_SIZE, dtype=dtype, device="cpu")
         buffer[start : start + size].copy_(flat)
         self._used[dtype] = start + size
         staged = Staged(layout, start, size)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fp16doctor.record import range_cpu, range_device
+from fp16doctor.record import own, range_cpu, range_device
 from fp16doctor.record.binades import LAYOUTS, Layout
 from fp16doctor.record.range_stage import LARGEST, Stage, Staged
 from fp16doctor.record.read_back import read_back
@@ -63,7 +63,7 @@ def _unpacked(tensor: Tensor) -> Tensor | None:
         elif x.layout is not torch.strided:
             x = x.values() if "sparse" in str(x.layout) else x.to_dense()
         if x.is_complex():
-            x = torch.view_as_real(x.resolve_conj())
+            x = own.view_as_real(x.resolve_conj())
         if x.is_neg():
             x = x.resolve_neg()
         return x if x.dtype in LAYOUTS else x.to(torch.float32)  # exact for 8-bit floats
@@ -91,7 +91,7 @@ def screen(tensor: Tensor) -> PendingScreen | None:
     x = plain(tensor)
     if x is None or x.numel() == 0:
         return None
-    return PendingScreen(*torch.aminmax(x))
+    return PendingScreen(*own.aminmax(x))
 
 
 def measure(

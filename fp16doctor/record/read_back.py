@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fp16doctor.record import own
+
 
 def read_back(vectors: Sequence[Tensor]) -> list[list[float]]:
     """Return tensors of any shape as flat lists of fp64 numbers: one transfer a device."""
@@ -18,7 +20,7 @@ def read_back(vectors: Sequence[Tensor]) -> list[list[float]]:
     for place, vector in enumerate(vectors):
         by_device.setdefault(vector.device, []).append(place)
     for places in by_device.values():
-        flat = torch.cat([vectors[p].reshape(-1).double() for p in places])
+        flat = own.cat([vectors[p].reshape(-1).double() for p in places])
         numbers: list[float] = flat.tolist()
         at = 0
         for p in places:

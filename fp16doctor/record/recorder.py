@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fp16doctor.record import own
 from fp16doctor.record.bounds import COPY_CAP, Bounds
 from fp16doctor.record.compiled import compiled_frames
 from fp16doctor.record.fork import leave_when_forked
@@ -19,7 +20,7 @@ from fp16doctor.record.loss_watch import LossWatch
 from fp16doctor.record.module_paths import ModulePaths
 from fp16doctor.record.op_tap import OpTap
 from fp16doctor.record.quiet import Quiet
-from fp16doctor.record.roll import RawOp, Roll
+from fp16doctor.record.roll import Raised, Roll
 from fp16doctor.record.scaler_watch import ScalerWatch
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.split import carry_over
@@ -58,7 +59,8 @@ class Recorder:
         )
         self.survey = Survey(plan or SurveyPlan(), self.modules, self.caution)
         self.cautions: dict[str, Caution] = {}
-        self.last_raise: tuple[BaseException, RawOp, int] | None = None
+        self.last_raise: Raised | None = None
+        self.stopping = False  # no more ops will come
         self.roll = Roll(step=0, copy_cap=COPY_CAP)
         self.n_steps = 0
         self.devices: set[torch.device] = set()
@@ -103,6 +105,7 @@ class Recorder:
     def stop(self) -> None:
         """Stop watching, hand over what was recorded of the last step, leave nothing behind."""
         self.switch.stop()
+        self.stopping = True
         if self._alive and (self.steps.attempted or self.roll.ops):
             self._guarded(self._close)
         self.detach()
@@ -207,7 +210,7 @@ class Recorder:
             self.new_step(module)
         self._called_before = True
         self.survey.root_called()
-        if torch.is_grad_enabled():
+        if own.is_grad_enabled():
             self._forward_began()
             self.book.batch_of(args)
             if not self.modules.loss_allowed:
@@ -243,6 +246,7 @@ class Recorder:
         self.survey.begin(self.n_steps)
         if not self.switch.on:
             new = self._new_roll()  # what was carried over led to a tape
+        self.last_raise = None  # it belonged to the step before
         new.step = self.n_steps
         new.n_flagged = sum(op.code > 0 for op in new.ops)
         self.roll = new
@@ -260,7 +264,10 @@ class Recorder:
             self._guarded(self.book.attempted, self)
 
     def _loss(self, loss: Tensor, gradient: Tensor | None) -> None:
-        if not self._alive or self._paused or threading.get_ident() != self._thread:
+        if not self._alive or self._paused:
+            return
+        if threading.get_ident() != self._thread:
+            self.steps.backwards_elsewhere += 1
             return
         if gradient is not None:
             with self.quiet():

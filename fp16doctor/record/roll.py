@@ -19,9 +19,9 @@ from torch import Tensor
 from fp16doctor.record.op_info import OpInfo
 from fp16doctor.record.read_back import read_back
 from fp16doctor.record.screen import FINITE, ON_CPU, code_of, extremes
+from fp16doctor.record.weak_storage import WeakStorage
 
 _next_id = itertools.count(1).__next__  # ids are never used twice: records move between tapes
-_free = torch.UntypedStorage._free_weak_ref
 NO_STORAGE = (NotImplementedError, RuntimeError, ValueError)
 
 # Bytes up to which a batch is copied at its first use: numpy may write to it without a word.
@@ -29,35 +29,6 @@ EARLY_COPY = 2**20
 
 # Plain tuples of plain things: the garbage collector stops looking at them after a while.
 RawRef = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...], Any]  # offset: int, SymInt
-
-
-class WeakStorage(int):
-    """The address of a storage, kept from being reused; its memory is not kept.
-
-    An ``int``, because the garbage collector need not look at those.
-    """
-
-    __slots__ = ()
-
-    def __new__(cls, storage: Any) -> WeakStorage:
-        """Take a weak reference, given back with the object."""
-        return int.__new__(cls, storage._weak_ref())
-
-    def __del__(self) -> None:
-        _free(int(self))  # type: ignore[no-untyped-call]  # torch leaves it untyped
-
-    @property
-    def cdata(self) -> int:
-        """The address."""
-        return int(self)
-
-    def expired(self) -> bool:
-        """Tell whether the memory is gone."""
-        return bool(torch.UntypedStorage._expired(int(self)))
-
-    def storage(self) -> Any:
-        """Return the storage if it still exists, else None."""
-        return None if self.expired() else torch.UntypedStorage._new_with_weak_ptr(int(self))
 
 
 @dataclass(slots=True)
@@ -75,6 +46,16 @@ class RawOp:
     code: int = FINITE  # what the screen saw in the outputs
     sick: list[tuple[int, int, int]] | None = None  # (storage, code, bytes of the view looked at)
     opaque: bool = False
+
+
+@dataclass(slots=True)
+class Raised:
+    """A call of the open step that raised, and when."""
+
+    error: BaseException
+    op: RawOp
+    step: int
+    index: int  # records in front of it
 
 
 @dataclass(slots=True)
@@ -114,6 +95,7 @@ class Roll:
     leaves: dict[int, LeafStorage] = field(default_factory=dict)
     clean: set[int] = field(default_factory=set)  # ids all of whose values were seen to be finite
     unseen: set[int] = field(default_factory=set)  # ids whose values nothing taped has written
+    viewed: set[int] = field(default_factory=set)  # leaves of which no value was read yet
     snapshots: dict[tuple[int, int], Any] = field(default_factory=dict)
     params: dict[int, Tensor] = field(default_factory=dict)  # leaves that train
     pending: list[tuple[RawOp, int, int, Tensor, Tensor]] = field(default_factory=list)
@@ -138,23 +120,32 @@ class Roll:
             if tensor._is_zerotensor():
                 return self.hold(tensor)  # there is no memory behind it
             number = self._leaf(tensor, storage)
+            self._copy_early(number, tensor)
+        elif self.viewed and number in self.viewed:
+            self._copy_early(number, tensor)
         elif self.unseen and number in self.unseen:
             self._snapshot(number, storage)
         return (number, *ref)
 
     def _leaf(self, tensor: Tensor, storage: Any) -> int:
         number = self._add(storage)
-        leaf = self.leaves[number] = LeafStorage(storage)
+        self.leaves[number] = LeafStorage(storage)
         if tensor.requires_grad and tensor.is_leaf:
             self.params[number] = tensor
             self.fresh += _bytes_of(tensor)
-            return number
-        size = storage.nbytes()
-        self.fresh += size
-        if size <= EARLY_COPY and tensor.is_cpu:
-            self.copied += size
-            leaf.copy = storage.clone()
+        else:
+            self.fresh += storage.nbytes()
         return number
+
+    def _copy_early(self, number: int, tensor: Tensor) -> None:
+        """Copy a small leaf at its first read, but for what trains."""
+        self.viewed.discard(number)
+        leaf = self.leaves[number]
+        size = leaf.storage.nbytes()
+        if size > EARLY_COPY or not tensor.is_cpu or number in self.params or leaf.copy is not None:
+            return
+        self.copied += size
+        leaf.copy = leaf.storage.clone()
 
     def made(self, tensor: Tensor) -> RawRef | Held:
         """Return the reference of an output."""
@@ -181,13 +172,13 @@ class Roll:
         return Held(str(kind))
 
     def touch(self, tensor: Tensor) -> None:
-        """Note the storage of a tensor that is only viewed."""
+        """Note the storage of a tensor that is only viewed: numpy may write it through the view."""
         try:
-            address = tensor.untyped_storage()._cdata
+            storage = tensor.untyped_storage()
         except NO_STORAGE:
             return
-        if address not in self.ids:
-            self.read(tensor)
+        if storage._cdata not in self.ids and not tensor._is_zerotensor():
+            self.viewed.add(self._leaf(tensor, storage))
 
     def _add(self, storage: Any) -> int:
         number = self.ids[storage._cdata] = _next_id()

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp16doctor.record import own
+
 
 class ScalerWatch:
     """``updating()`` is called before an update, ``updated(scale, found, next scale)`` after it."""
@@ -66,4 +68,4 @@ def _found(scaler: Any) -> Tensor | None:
     if not flags:
         return None
     with torch._C._DisableTorchDispatch():
-        return torch.stack([f.detach().to(flags[0].device) for f in flags]).sum()
+        return own.stack([f.detach().to(flags[0].device) for f in flags]).sum()

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fp16doctor.record import own
+
 FINITE, HAS_INF, HAS_NAN = 0, 1, 2
 
 
@@ -41,10 +43,10 @@ def extremes(tensor: Tensor) -> tuple[Tensor, Tensor] | None:
     if tensor.numel() == 0 or tensor.dtype not in ON_CPU or tensor.is_meta:
         return None
     if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
+        tensor = own.view_as_real(tensor.resolve_conj())
     elif tensor.element_size() == 1:
         tensor = tensor.float()
-    low, high = torch.aminmax(tensor)
+    low, high = own.aminmax(tensor)
     return low, high
 
 

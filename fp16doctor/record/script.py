@@ -5,15 +5,17 @@ Must not know what watches the run (``pipeline``) or where a report is written (
 
 from __future__ import annotations
 
+import ast
 import builtins
 import os
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from fp16doctor.errors import Fp16DoctorError
 from fp16doctor.record.locate import Located, ScriptSyntaxError, locate_file, locate_module
+from fp16doctor.record.originals import Originals
 from fp16doctor.record.peel import chain, peel, user_line
 from fp16doctor.schema.recording import Outcome, OutcomeKind
 
@@ -63,6 +65,13 @@ class PreparedScript:
         """The script's text, where there is one."""
         return None if self.located is None else self.located.source
 
+    def with_tree(self, tree: ast.Module | None) -> PreparedScript:
+        """Return the script with other code in the same place; itself where ``tree`` is None."""
+        if tree is None or self.located is None:
+            return self
+        code = compile(tree, self.located.file, "exec", dont_inherit=True)
+        return replace(self, located=replace(self.located, code=code))
+
     def run(self, watch: AbstractContextManager[object]) -> ScriptRun:
         """Run the script's code inside ``watch``; whatever ends it is returned, never raised.
 
@@ -73,13 +82,19 @@ class PreparedScript:
             Exception: ``watch`` could not be entered; the script was not started then.
         """
         if self.located is None:
+            if self.failure is not None:
+                peel(self.failure)
             return _ended(self.failure, os.getcwd(), None)
-        process = os.getpid()
+        process, originals = os.getpid(), Originals()
         watch.__enter__()
         exception = _execute(self.located, self.target.argv)
-        # A child that the script forked comes by here as well; the watch is its parent's.
-        failure = _leave(watch, exception) if os.getpid() == process else None
-        return _ended(exception, self.located.folder, failure)
+        with originals:
+            # A child that the script forked comes by here as well; the watch is its parent's.
+            failure = _leave(watch, exception) if os.getpid() == process else None
+            ended = _ended(exception, self.located.folder, failure)
+            if ended.exception is not None:
+                peel(ended.exception)
+            return ended
 
 
 def prepare(target: Target) -> PreparedScript:
@@ -115,7 +130,6 @@ def show_exception(run: ScriptRun) -> int:
         return run.outcome.status
     if isinstance(exception, SystemExit):
         return _show_exit(exception)
-    peel(exception)
     return _call_hook(exception, run.outcome.status)
 
 

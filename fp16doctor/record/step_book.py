@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from fp16doctor.record.roll import RawRef
 
 
+PASSES_BY_HAND = 3  # backwards with a write by hand behind each, beside an unused optimizer
+
+
 @dataclass(slots=True)
 class StepMarks:
     """Positions on the tape of one step; an op index counts from the tape's start."""
@@ -44,6 +47,8 @@ class StepBook:
         self._next_scale: Tensor | None = None
         self._found_inf: Tensor | None = None
         self._last_scale: float | None = None
+        self._backwards = 0
+        self._written_behind: set[int] = set()  # backwards with a write by hand behind them
 
     def begin(self) -> None:
         """Open a new step."""
@@ -103,9 +108,23 @@ class StepBook:
         steps = recorder.steps
         if steps.uses_optimizer or steps.in_backward or not steps.backward_done:
             return
-        if not recorder.roll.params.keys().isdisjoint(numbers) and steps.updates_by_hand():
+        params = recorder.roll.params
+        mine = [params[n] for n in numbers if n in params]
+        if mine and (steps.updates_by_hand() or self._passes_by(mine)):
             steps.attempted = True
             self.marks.attempt = len(recorder.roll.ops) + 1
+
+    def _passes_by(self, parameters: list[Tensor]) -> bool:
+        """Tell whether there is an optimizer that these parameters are not updated by.
+
+        It cannot have stepped where they have no gradient (``torch.autograd.grad``). Else a write
+        may be the climb of a two-pass optimizer, whose first step is still to come: so many
+        backwards with a write behind each, and no step, are not.
+        """
+        if all(p.grad is None for p in parameters):
+            return True
+        self._written_behind.add(self._backwards)
+        return len(self._written_behind) >= PASSES_BY_HAND
 
     def backward_began(self, recorder: Recorder, differentiated_again: bool) -> None:
         """Take the tensor whose ``ones_like`` came last for the loss.
@@ -130,6 +149,7 @@ class StepBook:
     def backward_ended(self, recorder: Recorder) -> None:
         """Note where the gradients lie."""
         roll = recorder.roll
+        self._backwards += 1
         self.marks.backward_ends.append(len(roll.ops))
         for number, parameter in roll.params.items():
             gradient = parameter.grad

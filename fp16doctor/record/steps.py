@@ -32,6 +32,9 @@ class StepState:
         self.in_backward = False
         self.uses_optimizer = False  # a torch.optim optimizer was stepped in this run
         self.optimizer_steps = 0
+        self._has_optimizer = False  # one was made
+        self.elsewhere = 0  # optimizer steps that other threads took in this run
+        self.backwards_elsewhere = 0
         self.backward_depth = 0  # modules on the stack when backward began
         self._handles: list[Any] = []
         self._known_optimizers: set[type] = set()
@@ -61,6 +64,7 @@ class StepState:
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._thread.runs():
+            self.elsewhere += 1
             return
         self.optimizer_steps += 1
         self._on_attempt()
@@ -74,9 +78,9 @@ class StepState:
 
     def updates_by_hand(self) -> bool:
         """Tell whether the script has made no optimizer since recording began."""
-        if not self.uses_optimizer:
-            self.uses_optimizer = not self._known_optimizers.issuperset(_used_optimizers())
-        return not self.uses_optimizer
+        if not self._has_optimizer:
+            self._has_optimizer = not self._known_optimizers.issuperset(_used_optimizers())
+        return not self._has_optimizer
 
     @property
     def may_begin(self) -> bool:

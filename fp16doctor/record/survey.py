@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from fp16doctor.record import own
 from fp16doctor.record.module_paths import ModulePaths
 from fp16doctor.record.range_hooks import Found, Look, RangeHooks
 from fp16doctor.record.range_stage import Staged
@@ -95,7 +96,7 @@ class Survey:
 
     def root_called(self) -> None:
         """A root module is called: only calls with gradients enabled belong to training."""
-        self.hooks.in_training = torch.is_grad_enabled()
+        self.hooks.in_training = own.is_grad_enabled()
 
     def before_update(self, optimizer: Any = None) -> None:
         """Look at the gradients as the optimizer gets them, and on sampled steps at the weights.
@@ -113,7 +114,7 @@ class Survey:
     def pending(self) -> list[Tensor]:
         """Return what must be read from devices before ``close``, in order."""
         self.hooks.stage.flush()
-        extremes = [torch.stack([*s.lows, *s.highs]) for s in self._screens.values()]
+        extremes = [own.stack([*s.lows, *s.highs]) for s in self._screens.values()]
         return extremes + [f.vector for _, f in self._pending]
 
     def close(self, step: int, loss_scale: float, numbers: list[list[float]]) -> None:

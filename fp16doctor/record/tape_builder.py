@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fp16doctor.record.roll import RawOp, Roll
+from fp16doctor.record import own
+from fp16doctor.record.roll import Raised, RawOp, Roll
 from fp16doctor.record.screen import HAS_NAN
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.schema.location import OpSite, Phase
@@ -28,6 +29,18 @@ def build_tape(recorder: Recorder, roll: Roll, *, rank: int = 0) -> Tape:
     """Return the step as data; storages the script still holds are kept by reference."""
     marks = recorder.book.marks
     return _Builder(recorder, roll, rank).build(marks)
+
+
+def build_refused(recorder: Recorder, roll: Roll, raised: Raised) -> Tape | None:
+    """Return the step up to the call that raised, which is the last one of the tape.
+
+    None where the recording does not lead up to it.
+    """
+    ops = [*roll.ops[: raised.index], raised.op]
+    tape = _Builder(recorder, replace(roll, ops=ops), 0).build(recorder.book.marks)
+    if not tape.complete or not tape.ops or tape.ops[-1].op != raised.op.info.name:
+        return None
+    return replace(tape, losses=(), final={}, keys={}, refused=True)
 
 
 def site_of(recorder: Recorder, op: RawOp, step: int) -> OpSite:
@@ -206,4 +219,4 @@ def _after(places: dict[int, int], index: int, total: int) -> int:
 
 
 def _bytes(storage: Any) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return own.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

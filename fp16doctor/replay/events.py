@@ -20,6 +20,7 @@ from fp16doctor.schema.tape import OpCall, Tape
 from fp16doctor.schema.trace import Event, EventKind, SinkState
 
 MAX_CAUSES = 3  # boundary births of one step whose upstream is searched
+_TRAINING = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
 _SINK_ORDER = ["loss", "gradients", "parameters", "buffers"]
 
 
@@ -37,6 +38,8 @@ class EventMaker:
         self._tape, self._policy, self._births = tape, policy, result.births
         self._tracer = Tracer(tape, result.codes, sinks.bad)
         self._sick = {s.sink for s in states if s.nonfinite_reference}
+        if self._tracer.cut_at is not None:
+            self._sick.add("gradients")  # no parameter's gradient was made that could be measured
 
     @property
     def tracer(self) -> Tracer:
@@ -94,6 +97,7 @@ class EventMaker:
             reaches=tuple(sorted(path.reaches, key=_SINK_ORDER.index)),
             left=not path.reaches and left_out(self._ops(birth, path)),
             in_tail=attempt is not None and birth.call.index >= attempt,
+            healed_by=None if path.reaches else path.healer,
         )
 
     def _ops(self, birth: BirthFacts, path: Spread) -> list[OpCall]:
@@ -108,8 +112,18 @@ class EventMaker:
         if birth.kind is not EventKind.BOUNDARY or not birth.shared:
             return birth.kind
         if not path.reaches:
-            return EventKind.INTENDED
+            return EventKind.HEALED if self._is_healed(birth, path) else EventKind.INTENDED
         return EventKind.LOGIC if self._sick & path.reaches else EventKind.BOUNDARY
+
+    def _is_healed(self, birth: BirthFacts, path: Spread) -> bool:
+        """Tell it from a mask, which is −inf before backward, and from numbers for the log."""
+        phase, attempt = birth.call.site.phase, self._tape.attempt
+        if birth.constant_source or path.healer is None or phase not in _TRAINING:
+            return False
+        if attempt is not None and birth.call.index >= attempt:
+            return False
+        is_mask = not birth.n_nan and birth.exact is not None and birth.exact < 0
+        return phase is Phase.BACKWARD or not (is_mask or left_out(self._ops(birth, path)))
 
     def _with_cause(self, event: Event, birth: BirthFacts) -> Event:
         cause = find_cause(self._tape, birth, self._policy)

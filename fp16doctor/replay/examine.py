@@ -14,6 +14,7 @@ import torch
 
 from fp16doctor.replay import fidelity
 from fp16doctor.replay.events import EventMaker
+from fp16doctor.replay.layers import LayerObserver
 from fp16doctor.replay.lockstep import LockstepResult, lockstep
 from fp16doctor.replay.poison import PoisonObserver, poisons
 from fp16doctor.replay.precision import PrecisionObserver
@@ -41,7 +42,7 @@ def examine(tape: Tape, *, with_reference: bool, ledger: UpdateLedger | None = N
         else:
             examination = _Examination(tape, FP32)
             trace = examination.trace()
-            if ledger is not None and all(e.kind is EventKind.INTENDED for e in trace.events):
+            if ledger is not None and all(e.harmless for e in trace.events):
                 examination.precision.updates.commit(ledger)
             if examination.own_format or _needs_fp64(trace):
                 wider = _Examination(tape, FP64).trace()
@@ -115,7 +116,8 @@ class _Examination:
         self._sinks = SinkObserver(tape)
         self.precision = PrecisionObserver(tape)
         self._poison = PoisonObserver(tape)
-        observers = (self._sinks, self.precision, self._poison)
+        self._layers = LayerObserver(tape)
+        observers = (self._sinks, self.precision, self._poison, self._layers)
         self._result: LockstepResult = lockstep(tape, policy, observers)
         self._states = self._sinks.states(self._result)
 
@@ -146,6 +148,7 @@ class _Examination:
             precision=self.precision.facts(),
             complete=self._tape.complete,
             poisons=tuple(poisons(self._tape, self._poison.given, maker.tracer)),
+            layers=tuple(self._layers.gains),
         )
 
 

@@ -28,11 +28,11 @@ def compare(tape: Tape, run: Player) -> Fidelity:
     compared, largest, first = 0, 0.0, None
     for number, refs in written_views(tape).items():
         left = tape.final.get(number)
-        if left is None or not run.env.has(number) or _without_memory(left):
+        if left is None or not run.env.has(number) or without_memory(left):
             continue
         compared += 1
         for ref, index in refs.items():
-            gap = _gap(run.env.tensor(ref), _left(left, ref))
+            gap = _gap(run.env.tensor(ref), left_in(left, ref))
             if gap is not None:
                 largest = max(largest, gap)
                 first = index if first is None else min(first, index)
@@ -65,12 +65,13 @@ def _is_workspace(call: OpCall, ref: TensorRef) -> bool:
     return not any(r.dtype == "uint8" for r in refs_in((call.args, call.kwargs)))
 
 
-def _without_memory(data: Tensor) -> bool:
+def without_memory(data: Tensor) -> bool:
     """Tell whether it is the storage of a zero tensor of autograd's, which cannot be read."""
     return data.numel() > 0 and data.data_ptr() == 0
 
 
-def _left(data: Tensor, ref: TensorRef) -> Tensor:
+def left_in(data: Tensor, ref: TensorRef) -> Tensor:
+    """Return the tensor that a reference is to, on the bytes of a storage."""
     out = torch.empty(0, dtype=torch_dtype(ref.dtype), device=data.device)
     return out.set_(data.untyped_storage(), ref.offset, ref.shape, ref.stride)
 

@@ -5,10 +5,10 @@ Must not know how a kept op is run.
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
+import torch
 
 from fp16doctor.schema.location import OpSite, Phase
-from fp16doctor.schema.policy import KeepRule
+from fp16doctor.schema.policy import KeepRule, in_module
 from fp16doctor.schema.tape import Tape
 
 
@@ -22,35 +22,27 @@ def kept_ops(tape: Tape, rules: tuple[KeepRule, ...]) -> frozenset[int]:
 def covers(rule: KeepRule, site: OpSite) -> bool:
     """Tell whether a rule covers an op; updates of parameters are never covered by a module."""
     if rule.kind == "module":
-        return site.phase is not Phase.OPTIMIZER and _in_module(rule.what, site.module_path)
+        return site.phase is not Phase.OPTIMIZER and in_module(rule.what, site.module_path)
     if rule.kind == "op":
-        return _is_op(rule.what, site.op)
-    file, _, rest = rule.what.rpartition(":")
-    lines = [line for line in (site.source, site.caller) if line is not None]
-    if rule.kind == "function":
-        return any(_same_file(file, x.file) and _in_function(rest, x.function) for x in lines)
-    return any(_same_file(file, x.file) and str(x.line) == rest for x in lines)
+        return rule.names_op(site.op)
+    if rule.kind == "line" and in_torch_module(site):
+        return False
+    return any(rule.names_line(x) for x in (site.source, site.caller) if x is not None)
+
+
+def in_torch_module(site: OpSite) -> bool:
+    """Tell whether an op runs inside a module of torch that the site's line calls.
+
+    A line is what it computes itself: ``sigmoid(self.conv(x))`` the sigmoid alone. Modules are
+    kept by their own names; one without a name, a loss that the script calls, belongs to its line.
+    """
+    line = site.source
+    if not site.module_path or site.module_class is None or line is None:
+        return False
+    own = line.function.startswith(f"{site.module_class}.")  # a user's class of the same name
+    return not own and hasattr(torch.nn, site.module_class)
 
 
 def covers_tensor(rule: KeepRule, name: str) -> bool:
     """Tell whether a parameter or buffer belongs to a kept module."""
-    return rule.kind == "module" and _in_module(rule.what, name.rpartition(".")[0])
-
-
-def _is_op(what: str, op: str) -> bool:
-    """An op in every overload, and its backward: that runs in the format of its forward."""
-    return op == what or op.startswith((what + ".", what + "_backward"))
-
-
-def _in_module(pattern: str, path: str | None) -> bool:
-    if path is None:
-        return False
-    return path == pattern or path.startswith(pattern + ".") or fnmatchcase(path, pattern)
-
-
-def _in_function(name: str, function: str) -> bool:
-    return function == name or function.startswith(f"{name}.<locals>.")
-
-
-def _same_file(pattern: str, file: str) -> bool:
-    return not pattern or file == pattern or file.endswith("/" + pattern)
+    return rule.kind == "module" and in_module(rule.what, name.rpartition(".")[0])

@@ -18,6 +18,7 @@ from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.integers import integer_loss
 from fp16doctor.replay.lockstep import Observer
 from fp16doctor.replay.player import Player
+from fp16doctor.replay.update_floor import update_floor
 from fp16doctor.replay.updates import UpdateWatch
 from fp16doctor.replay.values import FORMAT_NAMES, nonfinite_code
 from fp16doctor.schema.location import Phase
@@ -80,6 +81,7 @@ class PrecisionObserver(Observer):
             ops=tuple(sorted(kept, key=lambda o: o.site.index)),
             gradients=tuple(self._gradients),
             integers=tuple(self._integers),
+            update_floor=update_floor(self._tape),
         )
 
     def _measure_op(

@@ -19,6 +19,7 @@ from fp16doctor.replay import op_traits
 from fp16doctor.replay.borders import Borders
 from fp16doctor.replay.calls import Arguments, ToDtype, arguments, invoke
 from fp16doctor.replay.casting import REFUSALS, dropped, run_in_recorded_format
+from fp16doctor.replay.changed import changed_calls
 from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import ShapeDiffers, is_float_ref, torch_dtype
 from fp16doctor.replay.keep import covers_tensor, kept_ops
@@ -45,6 +46,7 @@ class SoloPlayer(Player):
     def __init__(self, tape: Tape, policy: PrecisionPolicy) -> None:
         super().__init__(tape, policy)
         self._kept = kept_ops(tape, policy.keep)
+        self._changed = changed_calls(tape, policy.constants)
         self._borders = Borders()
         self._formats: dict[int, torch.dtype] = {}  # gradient -> format it has in truth
         self._from_kept_backward: set[int] = set()
@@ -60,6 +62,7 @@ class SoloPlayer(Player):
         self.load_snapshots(call)
         if call.opaque:
             return
+        call = self._changed.get(call.index, call)
         try:
             self._play(call)
         except _FAILURES as error:

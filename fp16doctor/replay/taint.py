@@ -44,6 +44,7 @@ class Spread:
     ops: set[int] = field(default_factory=set)
     first_nan: OpSite | None = None
     reaches: set[str] = field(default_factory=set)
+    healer: OpSite | None = None  # last op that read it and made finite numbers of it
 
 
 class Tracer:
@@ -51,6 +52,7 @@ class Tracer:
 
     def __init__(self, tape: Tape, codes: Codes, bad_in: BadIn) -> None:
         self._tape, self._codes, self._bad_in = tape, codes, bad_in
+        self.cut_at = _cut_at(tape)
         self._sizes: dict[int, int] = {}  # storage -> elements of its widest view
         for call in tape.ops:
             for ref in refs_in((call.args, call.kwargs, call.outputs)):
@@ -75,9 +77,13 @@ class Tracer:
             inherited = self._inherited(call, out.storages)
             if inherited:
                 self._pass_on(call, inherited, out)
-            else:
-                out.storages -= self._cleaned(call)
+                continue
+            if _heals(call, out.storages):
+                out.healer = call.site
+            out.storages -= self._cleaned(call)
         self._meet_marks(len(self._tape.ops), out)
+        if self.cut_at is not None and out.storages & self._bad_storages(self.cut_at):
+            out.reaches.add("gradients")
         for sink in ("parameters", "buffers"):
             if out.storages & self._bad_in(sink):
                 out.reaches.add(sink)
@@ -123,6 +129,24 @@ class Tracer:
         if call.nonfinite or call.opaque:
             return set()
         return {r.storage for r in written_refs(call) if prod(r.shape) >= self._sizes[r.storage]}
+
+
+def _cut_at(tape: Tape) -> OpCall | None:
+    """Return the last op of a backward that ended the script: anomaly mode raises behind a NaN.
+
+    Its gradient is the last there is; none came to a parameter.
+    """
+    if not tape.ops or tape.ops[-1].site.phase is not Phase.BACKWARD:
+        return None
+    made = (c for c in reversed(tape.ops) if any(is_float_ref(r) for r in outputs_of(c)))
+    last = next(made, None)
+    return last if last is not None and last.nonfinite else None
+
+
+def _heals(call: OpCall, tainted: set[int]) -> bool:
+    """Tell whether a call makes finite numbers of tainted ones: a comparison makes none."""
+    made = any(is_float_ref(r) for r in outputs_of(call))
+    return made and not call.nonfinite and _reads(call, tainted)
 
 
 def _reads(call: OpCall, storages: set[int]) -> bool:

@@ -71,6 +71,11 @@ def run_with(player: SoloPlayer) -> Trial:
         return _Run(player.tape, player).trial()
 
 
+def run_on(player: SoloPlayer) -> Trial:
+    """Replay a player's step; the caller keeps the random state."""
+    return _Run(player.tape, player).trial()
+
+
 def run_disturbed(tape: Tape, format_name: str) -> Trial:
     """Replay a step in fp32 with random errors of the size of a format's rounding."""
     with random_state_kept(), torch.no_grad():

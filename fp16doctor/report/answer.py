@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from fp16doctor.report import wording
+from fp16doctor.report.confirmed import confirm_line, proof_words
 from fp16doctor.report.run_story import (
     exception_story,
     first_nonfinite,
@@ -15,6 +16,7 @@ from fp16doctor.report.run_story import (
     left_out,
     loss_story,
     lost_step,
+    no_steps,
     run_clauses,
     top_finding,
     unknown_steps,
@@ -34,7 +36,14 @@ def answer(diagnosis: Diagnosis) -> AnswerView:
     if top_finding(diagnosis) is None and _ended_badly(diagnosis):
         said.reverse()  # nothing else was found: the exception is the news
     verdict = "; ".join(p for p in said if p)
-    return AnswerView(mark, verdict, _place(diagnosis), _do(diagnosis, mark), _proof(diagnosis))
+    return AnswerView(
+        mark,
+        verdict,
+        _place(diagnosis),
+        _do(diagnosis, mark),
+        _proof(diagnosis),
+        confirm_line(diagnosis),
+    )
 
 
 def _mark(diagnosis: Diagnosis) -> str:
@@ -56,7 +65,8 @@ def _verdict(diagnosis: Diagnosis, mark: str) -> str:
         return "; ".join(said) + _others(diagnosis)
     if not diagnosis.steps:
         ran = f"ran {wording.seconds(diagnosis.run.duration_s)}"
-        return f"no optimizer step was seen in `{diagnosis.run.script}` ({ran})  [no-steps]"
+        why = no_steps(diagnosis)
+        return f"{why.message} in `{diagnosis.run.script}` ({ran})  [{why.slug}]"
     if has_nonfinite_loss(diagnosis):
         return "; ".join([*run_clauses(diagnosis, None), "no check names a cause"])
     seen, lost = wording.plural(len(diagnosis.steps), "step"), lost_step(diagnosis)
@@ -141,7 +151,7 @@ def _reason(finding: Finding) -> str:
 def _do(diagnosis: Diagnosis, mark: str) -> str:
     top, chosen = top_finding(diagnosis), diagnosis.recommendation
     if chosen.status is RecommendationStatus.PRESCRIBED:
-        return f"{chosen.sentence} ({_proved(diagnosis)})"
+        return f"{chosen.sentence} ({proof_words(diagnosis, _proved(diagnosis))})"
     if top:
         advice = f"{top.advice} (not verified)" if top.advice else ""
         if chosen.status is RecommendationStatus.NONE_NEEDED:
@@ -151,10 +161,21 @@ def _do(diagnosis: Diagnosis, mark: str) -> str:
         said = chosen.sentence
         return wording.joined(advice, said) or "no cure is known for this finding"
     if not diagnosis.steps:
-        return "let the script reach `optimizer.step()`: training itself was not examined"
+        return _let_it_train(diagnosis)
     if mark == "unknown":
         return _do_without_a_cause(diagnosis)
     return chosen.sentence or "nothing to change"
+
+
+def _let_it_train(diagnosis: Diagnosis) -> str:
+    if no_steps(diagnosis).slug == "other-thread":
+        return (
+            "train in the main thread, or wrap the loop in `fp16doctor.profile(model)` inside its "
+            "own: training itself was not examined"
+        )
+    if no_steps(diagnosis).slug == "recorder-stopped":
+        return "the script went on without being watched: no step of it was examined"
+    return "let the script reach `optimizer.step()`: training itself was not examined"
 
 
 def _do_without_a_cause(diagnosis: Diagnosis) -> str:
@@ -170,6 +191,9 @@ def _proved(diagnosis: Diagnosis) -> str:
     if not cures or any(c.verification.verdict is not Verdict.VERIFIED for c in cures):
         return "not verified"
     steps = sorted({s for c in cures for s in c.verification.steps})
+    bounds = dict.fromkeys(c.verification.reason for c in cures if c.verification.reason)
+    if bounds:  # the proof holds so far and no further
+        return f"verified: {'; '.join(bounds)}"
     return f"verified by replay of {wording.steps_named(steps)}" if steps else "verified by replay"
 
 
@@ -181,6 +205,8 @@ def _proof(diagnosis: Diagnosis) -> str:
 def replay_line(diagnosis: Diagnosis) -> str:
     """``replayed 1 step, 812 ops, bit-equal to the run``."""
     replay = diagnosis.replay
+    if replay.fidelity is None and any(c.verification.steps for c in diagnosis.prescriptions):
+        return "cures were tried by replay; the evidence is recorded in the run itself"
     if replay.fidelity is None:
         return "nothing was replayed: all evidence is recorded in the run itself"
     how_much = f"{wording.plural(len(replay.steps), 'step')}, {wording.plural(replay.n_ops, 'op')}"

@@ -12,7 +12,7 @@ from fp16doctor.report import wording
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
-from fp16doctor.schema.recording import Outcome, OutcomeKind, StepInfo
+from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, StepInfo
 
 _NONFINITE_FAULTS = (Fault.OVERFLOW, Fault.NAN_BIRTH)
 _FALL = 4  # a loss scale that fell by at least this factor is part of the story
@@ -59,11 +59,17 @@ def top_finding(diagnosis: Diagnosis) -> Finding | None:
     return next((f for f in notes if f.site and f.site.step >= last), None)
 
 
+def no_steps(diagnosis: Diagnosis) -> Caution:
+    """Why the run has no steps: another thread took them, recording stopped, none was taken."""
+    known = (w for w in diagnosis.warnings if w.slug in ("other-thread", "recorder-stopped"))
+    return next(known, Caution("no-steps", "no optimizer step was seen"))
+
+
 def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
     """Short facts about loss, optimizer steps and loss scale; what is ordinary is left out."""
     steps = diagnosis.steps
     if not steps:
-        return ["no optimizer step was seen"] if top else []
+        return [no_steps(diagnosis).message] if top else []
     stays = bool(top and top.severity is Severity.ERROR and _has_known_loss(steps, top))
     if top and "loss" in top.reaches and not any(_nonfinite(s.loss) for s in steps):
         # the step that stopped the script has a loss that no update closed
@@ -115,7 +121,7 @@ def exception_story(diagnosis: Diagnosis) -> str:
 def outcome_words(outcome: Outcome) -> str:
     """``the script raised ValueError at train.py:99: loss is nan``, and so on for every end."""
     at = f" at {wording.location(outcome.source)}" if outcome.source else ""
-    said = f": {wording.first_line(outcome.message)}" if outcome.message else ""
+    said = f": {wording.first_line(outcome.message).rstrip('.')}" if outcome.message else ""
     return {
         OutcomeKind.FINISHED: "the script ran to its end",
         OutcomeKind.STOPPED: "ended after the number of steps asked for",

@@ -10,7 +10,7 @@ import shlex
 
 from fp16doctor.report import wording
 from fp16doctor.report.answer import replay_line
-from fp16doctor.report.run_story import outcome_words
+from fp16doctor.report.run_story import no_steps, outcome_words
 from fp16doctor.report.view_model import Table
 from fp16doctor.schema.diagnosis import Diagnosis, FormatLimits
 from fp16doctor.schema.finding import CheckOutcome, OutcomeOfCheck, Severity
@@ -63,7 +63,7 @@ def steps_line(diagnosis: Diagnosis) -> str:
     """``30 steps · 30 skipped · 30 with found_inf``."""
     steps = diagnosis.steps
     if not steps:
-        return "no optimizer step was seen"
+        return no_steps(diagnosis).message
     skipped = sum(s.skipped for s in steps)
     found = sum(bool(s.found_inf) for s in steps)
     return wording.joined(

@@ -112,6 +112,8 @@ def _answer(page: _Page, answer: AnswerView) -> None:
     page.put(answer.verdict, indent=_ANSWER_LABEL + 1, label="verdict", style=answer.mark)
     page.put(answer.place, indent=_ANSWER_LABEL + 1, label="place")
     page.put(answer.do, indent=_ANSWER_LABEL + 1, label="do")
+    if answer.confirm:
+        page.put(answer.confirm, indent=_ANSWER_LABEL + 1, label="confirm")
     page.put(answer.proof, indent=_ANSWER_LABEL + 1, label="proof")
 
 

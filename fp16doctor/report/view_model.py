@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AnswerView:
-    """The four lines at the top."""
+    """The four lines at the top, and what the script itself showed."""
 
     mark: str  # "error", "warning", "clear", "unknown": word and colour of the whole answer
     verdict: str
     place: str
     do: str
     proof: str
+    confirm: str = ""  # "" where the script was not run again
 
 
 @dataclass(frozen=True, slots=True)

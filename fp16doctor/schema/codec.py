@@ -20,10 +20,6 @@ from fp16doctor.errors import DiagnosisFileError
 from fp16doctor.schema.diagnosis import SCHEMA_VERSION, Diagnosis
 
 _SPELLED = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # JSON has no such numbers
-# Keys that other programs may rely on from schema version 1 on, constant until a stage fills them.
-_RESERVED: dict[str, Any] = {
-    "confirm": None,
-}
 _AGAIN = "write it again with `fp16doctor scan`"
 
 
@@ -41,8 +37,8 @@ def to_json(diagnosis: Diagnosis) -> str:
     one character that the pair stands for, since JSON cannot tell them apart.
     """
     document = _encode(Diagnosis, diagnosis)
-    version = document.pop("schema_version")
-    whole = {"schema_version": version, **document, **_RESERVED}
+    version, confirm = document.pop("schema_version"), document.pop("confirm")
+    whole = {"schema_version": version, **document, "confirm": confirm}
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
@@ -60,6 +56,23 @@ def from_json(text: str, *, source: str = "the text") -> Diagnosis:
         _refuse(source, f"{error}; {_AGAIN}", "malformed-diagnosis")
     assert isinstance(diagnosis, Diagnosis)
     return diagnosis
+
+
+def spell(hint: Any, value: Any) -> Any:
+    """Return a value of the schema, a dataclass say, as plain JSON values; ``hint`` is its type."""
+    return _encode(hint, value)
+
+
+def unspell(hint: Any, data: Any) -> Any:
+    """Undo ``spell``.
+
+    Raises:
+        ValueError: ``data`` is no such value; the message names the field.
+    """
+    try:
+        return _decode(hint, data, "")
+    except _Mismatch as error:
+        raise ValueError(str(error)) from None
 
 
 def load(path: Path) -> Diagnosis:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fp16doctor.schema.blame import BlamedOp, ErrorBudget
+from fp16doctor.schema.confirmation import Confirmation
 from fp16doctor.schema.finding import CheckOutcome, Finding
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.prescription import Prescription, Recommendation
@@ -84,4 +85,5 @@ class Diagnosis:
     error_budget: ErrorBudget | None = None  # what their shares are shares of; None: not asked for
     gradient_scales: GradientScales | None = None
     acceptance: dict[str, float] = field(default_factory=dict)  # criterion -> number
+    confirm: Confirmation | None = None  # None: not asked for, or no cure to confirm
     schema_version: int = SCHEMA_VERSION

@@ -33,6 +33,11 @@ class Fault(str, Enum):
     OBSERVATION = "observation"
 
 
+# Quantity of an Evidence: how fast values grew until they left the format.
+RISE = "rise in binades per 100 steps"
+SCALER_RAISED = "calls of GradScaler that raised"
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One measured number and the limit it stands against."""

@@ -88,3 +88,4 @@ class PrecisionFacts:
     ops: tuple[OpLoss, ...] = ()  # those that lost most, in tape order
     gradients: tuple[GradientLoss, ...] = ()
     integers: tuple[IntegerLoss, ...] = ()
+    update_floor: float | None = None  # unscaled gradient below which the optimizer's step shrinks with it; None: it always does

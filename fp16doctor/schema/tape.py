@@ -107,6 +107,7 @@ class Tape:
     gradients: dict[int, str] = field(default_factory=dict)  # storage of a parameter's .grad -> parameter FQN
     final: dict[int, Tensor] = field(default_factory=dict)  # storages alive at the end of the recording, as the script left them
     keys: dict[int, int] = field(default_factory=dict)  # storage alive at the end -> its address
+    refused: bool = False  # the last op raised: it has no outputs, and the step ends there
     complete: bool = True  # False: ops were dropped at the cap, or the recorder missed some
 
     def listing(self) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from fp16doctor.schema.layers import LayerGain
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.precision import PrecisionFacts
 
@@ -19,6 +20,7 @@ class EventKind(str, Enum):
     INTERNAL_OVERFLOW = "internal_overflow"  # exact result finite and below it: the kernel's own accumulation
     BOUNDARY = "boundary"  # non-finite in exact arithmetic on these inputs, finite in the reference run
     INTENDED = "intended"  # non-finite in the reference run as well, and no sink receives it
+    HEALED = "healed"  # the same, no mask and no statistic: a later op takes it out again
     LOGIC = "logic"  # non-finite in the reference runs as well, and a sink receives it
     UNKNOWN = "unknown"  # the op could not be replayed
 
@@ -48,6 +50,12 @@ class Event:
     repeats: tuple[OpSite, ...] = ()  # other births of the same kind by the same line and op
     left: bool = False  # ends in one number, a loss that no backward took up
     in_tail: bool = False  # born after the update: preparation of the next batch, logging, evaluation
+    healed_by: OpSite | None = None  # the last op that read it and made finite values of it
+
+    @property
+    def harmless(self) -> bool:
+        """Whether both runs have it and take no harm from it."""
+        return self.kind in (EventKind.INTENDED, EventKind.HEALED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +119,5 @@ class ReplayTrace:
     precision: PrecisionFacts | None = None  # finite losses; None where no reference was played
     complete: bool = True  # False: the step was examined in part
     poisons: tuple[Poison, ...] = ()  # in tape order
+    layers: tuple[LayerGain, ...] = ()  # of the first step, in order of use
     seconds: float = 0.0

@@ -271,4 +271,5 @@ def test_steps_warn_of_files_the_script_saves(
         "sources": True,
         "budget_s": 45.0,
         "tolerance": 1.0,
+        "keeps_bundle": False,
     }

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from making import LINE, site
+from making import LINE, event, site
 
 from fp16doctor.diagnose.families import base_op
 from fp16doctor.diagnose.limits import fits, halvings_to_fit, limits
-from fp16doctor.diagnose.sentences import joined, number, place, subject
+from fp16doctor.diagnose.sentences import joined, made, number, place, subject
 from fp16doctor.schema.location import SourceLine
 
 
@@ -35,6 +35,20 @@ def test_numbers(value: float, text: str) -> None:
 )  # fmt: skip
 def test_base_op(op: str, base: str) -> None:
     assert base_op(op) == base
+
+
+@pytest.mark.parametrize(
+    ("exact", "n_inf", "n_nan", "text"),
+    [
+        (math.inf, 5, 1, "inf"),  # 1/0 is the worst element, 0/0 another
+        (-math.inf, 5, 1, "−inf"), (math.nan, 5, 1, "NaN"), (math.nan, 0, 2, "NaN"),
+        (-7e4, 3, 0, "−inf"), (7e4, 3, 0, "inf"), (None, 1, 0, "inf"), (None, 1, 1, "NaN"),
+    ],
+)  # fmt: skip
+def test_made_is_what_stands_at_the_named_element(
+    exact: float | None, n_inf: int, n_nan: int, text: str
+) -> None:
+    assert made(event(exact=exact, n_inf=n_inf, n_nan=n_nan)) == text
 
 
 def test_subject_is_the_name_the_user_knows() -> None:

@@ -11,6 +11,8 @@ from test_recommendation import finding, site
 from torch import Tensor, nn
 
 from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.notes import note
 from fp16doctor.prescribe.plan import plan
 from fp16doctor.prescribe.search import policy_of
 from fp16doctor.prescribe.stored import realised_in_fp32
@@ -171,10 +173,10 @@ def test_a_birth_behind_the_first_is_told_with_the_refusal() -> None:
 def test_a_place_behind_the_first_is_told_with_the_cure() -> None:
     gains = [1.0] * 10
     gains[1] = gains[6] = 1e6
+    bench = bench_of(*gains, loss=classified)
     first = finding(site=site("blocks.1"))
-    found, answer = plan((first,), bench_of(*gains, loss=classified))
-    (place,) = answer.prescriptions
-    assert found[place].remedy.target == ("module:blocks.1", "module:blocks.6")
-    assert answer.sentence == (
-        f"{found[place].remedy.title}; `blocks.6` shows its fault only once the first is cured"
-    )
+    found, _ = plan((first,), bench)
+    (cure,) = [p for p in found if p.remedy.target == ("module:blocks.1", "module:blocks.6")]
+    assert cure.verification.verdict is Verdict.VERIFIED
+    said = note(Case((first,), bench), [cure])
+    assert said == "; `blocks.6` shows its fault only once the first is cured"

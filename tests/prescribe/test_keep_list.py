@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from curing import AUTOCAST, PURE, Job, far
 from deep import Deep, classified
 from making import event, observed, plain, trace
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.prescribe.bench import Bench
@@ -109,11 +113,30 @@ def test_the_remedy_says_targets_cost_and_proof() -> None:
 
 
 def test_more_than_half_of_the_work_is_no_list() -> None:
-    """The modules and the lines are nearly all of the model; the op that overflows is little."""
+    """The modules are nearly all of the model; what the line computes beside them is little."""
     (cure,) = proposed(bench_of(1e6, 1e6, 1e6, 1e6), "blocks.0")
-    assert cure.remedy.target == ("op:aten.mul",)
+    (place,) = cure.remedy.target
+    assert place.startswith("line:")
     assert cure.verification.verdict is Verdict.VERIFIED
     assert cure.remedy.cost["flops_share"] < 0.1
+
+
+def test_the_op_alone_where_the_line_is_nearly_everything() -> None:
+    class Functional(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.eye(8, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.mul(F.linear(x, self.w), 1e6).div(1e6)
+
+    bench = Bench(tuple(Job(Functional, classified).tapes()), 60)
+    born = event(op="aten.mul.Tensor", module_path="")
+    findings = diagnose(observed(trace(born), steps=plain(1)))[0]
+    (cure,) = propose(Case(findings, bench))
+    assert cure.verification.verdict is Verdict.VERIFIED
+    assert cure.remedy.target == ("op:aten.mul",)
+    assert "+ return torch.mul((F.linear(x, self.w)).float(), 1e6).div(1e6)" in cure.remedy.change
 
 
 def test_a_list_that_does_not_help_is_told_as_refuted() -> None:
@@ -212,6 +235,63 @@ def assert_same(job: Job, names: tuple[str, ...]) -> None:
     assert trial.finite is finite
     if finite:
         assert far(trial.gradients, real.gradients) <= torch.finfo(job.dtype).eps
+
+
+class Squared(nn.Module):
+    """Lines that overflow: an op beside a module, ops alone, ops beside a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.exp(self.inp(x) + 12)
+        h = (h * h).mean(-1, keepdim=True).rsqrt() * h
+        return self.head(h * 1e3 + 1) / 1e3
+
+
+LINES = {
+    "h = torch.exp(self.inp(x) + 12)": "# FILE:N: call .float()",
+    "h = (h * h).mean(-1, keepdim=True).rsqrt() * h": "+ with torch.autocast('cpu', enabled=Fa",
+    "return self.head(h * 1e3 + 1) / 1e3": "# FILE:N: call .float()",
+}
+
+
+def line_of(model: type[nn.Module], text: str) -> str:
+    source, start = inspect.getsourcelines(model)
+    number = next(i for i, line in enumerate(source) if line.strip() == text)
+    return f"line:{Path(__file__)}:{start + number}"
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_a_line_that_calls_no_module_is_put_into_a_block(text: str) -> None:
+    (tape,) = Job(Squared, classified).tapes()
+    place = line_of(Squared, text)
+    file, number = place.removeprefix("line:").rsplit(":", 1)
+    change = pasted((place,), "cpu", tape)
+    assert LINES[text].replace("FILE", file).replace("N:", f"{number}:", 1) in change
+    kept = run_trial(tape, policy_of((place,)))
+    assert kept.loss != run_trial(tape, policy_of(())).loss  # it covers something
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_block_does_what_the_trial_did(form: str) -> None:
+    job = Job(Squared, classified, form, torch.bfloat16)
+    (tape,) = job.tapes()
+    text = list(LINES)[1]
+    place = line_of(Squared, text)
+    code, _, edit = pasted((place,), "cpu", tape).partition("\n# ")
+    block = "\n".join(f"    {x[2:]}" for x in edit.splitlines() if x.startswith("+ "))
+    names: dict[str, Any] = {"torch": torch}
+    exec(f"{code}\ndef line(h):\n{block}\n    return h", names)
+
+    class Pasted(Squared):
+        def forward(self, x: Tensor) -> Tensor:
+            h = names["line"](torch.exp(self.inp(x) + 12)).to(self.head.weight.dtype)
+            return self.head(h * 1e3 + 1) / 1e3
+
+    trial, real = run_trial(tape, policy_of((place,))), job.but(model=Pasted).real()
+    assert trial.loss == pytest.approx(real.losses[0], rel=2e-3)
 
 
 def test_other_units_are_comments() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.plan import plan
 from fp16doctor.prescribe.ranking import rank
-from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
+from fp16doctor.schema.finding import RISE, Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite, Phase, SourceLine
 from fp16doctor.schema.prescription import (
     Prescription,
@@ -25,6 +25,7 @@ from fp16doctor.schema.prescription import (
     Verification,
 )
 
+LARGE = 1.5e5  # times a weight of at most 8 ** -0.5: just within fp16
 Planned = tuple[tuple[Prescription, ...], Recommendation]
 
 
@@ -61,8 +62,30 @@ def test_a_cheap_keep_list_comes_before_another_format_and_fp32_last() -> None:
 
 
 def test_an_expensive_keep_list_comes_behind_bf16() -> None:
-    planned = plan((finding(),), bench(1, 1e6, 1e6, 1))
+    """The matrix products themselves overflow: half of the model."""
+
+    def large_weights() -> Deep:
+        model = Deep(1, 1 / LARGE, 1 / LARGE, 1)
+        with torch.no_grad():
+            for block in (model.blocks[1], model.blocks[2]):
+                block.down.weight.mul_(LARGE)  # type: ignore[union-attr, operator]
+        return model
+
+    tapes = tuple(Job(large_weights, classified).tapes())
+    planned = plan((finding(),), Bench(tapes, 60))
+    lists = [p.remedy for p in planned[0] if p.remedy.kind is RemedyKind.FP32_KEEP]
+    assert lists
+    assert all(r.cost["flops_share"] > 0.25 for r in lists)
     assert best(planned).remedy.value == "bf16"
+
+
+def test_values_that_go_on_growing_ask_for_another_format_and_not_for_a_list() -> None:
+    growing = (*finding().evidence, Evidence(RISE, 1.2, "recorded"))
+    planned = plan((finding(evidence=growing),), bench(*[1.0] * 1, 1e6, *[1.0] * 8))
+    assert best(planned).remedy.value == "bf16"
+    lists = [p for p in planned[0] if p.remedy.kind is RemedyKind.FP32_KEEP]
+    assert {p.verification.verdict for p in lists} == {Verdict.VERIFIED}
+    assert all("rose steadily" in p.verification.reason for p in lists)
 
 
 def test_only_cures_of_the_leading_finding_are_recommended() -> None:

@@ -17,6 +17,7 @@ from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.intended import NO_SCALE, verify
 from fp16doctor.prescribe.plan import plan
+from fp16doctor.prescribe.remedies.scaler_refused import propose as refused
 from fp16doctor.prescribe.remedies.scaler_use import propose
 from fp16doctor.replay.scaler_use import (
     divided_once,
@@ -29,7 +30,7 @@ from fp16doctor.replay.scaler_use import (
 )
 from fp16doctor.replay.scales import scale_of
 from fp16doctor.replay.trial import run_to_update
-from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.finding import SCALER_RAISED, Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import AS_RUN, FP32
 from fp16doctor.schema.prescription import Prescription, RemedyKind, Verdict
@@ -310,3 +311,41 @@ def test_a_skipped_step_says_nothing() -> None:
     proof = proposed(wrong_use("FD402", tape), tape)[0].verification
     assert proof.verdict is Verdict.NOT_VERIFIED
     assert "let the optimizer step" in proof.reason
+
+
+def raised_by_scaler(*evidence: Evidence) -> Finding:
+    return Finding(
+        "FD901", "script-raised", Severity.ERROR, Fault.MISUSE, "w", "c", None, evidence=evidence
+    )
+
+
+SCALER_SAID_NO = Evidence(SCALER_RAISED, 1.0, "recorded")
+
+
+def test_a_check_of_the_scaler_is_not_made_without_one() -> None:
+    tape = Training(stepped).tape()
+    cures = list(refused(Case((raised_by_scaler(SCALER_SAID_NO),), Bench((tape,), 60))))
+    assert [p.remedy.value for p in cures] == ["bf16", "fp32"]
+    assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
+    assert "what follows it never ran" in cures[0].verification.reason
+    assert 0 < cures[0].verification.after["gradient error"] < 0.1
+    _, answer = plan((raised_by_scaler(SCALER_SAID_NO),), Bench((tape,), 60))
+    assert answer.sentence == "train in bf16 without a loss scale"
+
+
+def test_a_step_that_needs_no_scaler_but_is_not_finite_is_refuted() -> None:
+    def beyond(t: Training, loss: Callable[[], Tensor]) -> None:
+        t.scaler.scale(loss() * float("inf")).backward()
+        t.scaler.step(t.optimizer)
+
+    cures = list(
+        refused(Case((raised_by_scaler(SCALER_SAID_NO),), Bench((Training(beyond).tape(),), 60)))
+    )
+    assert {p.verification.verdict for p in cures} == {Verdict.REFUTED}
+
+
+def test_other_exceptions_are_not_the_scalers() -> None:
+    tape = Training(stepped).tape()
+    assert list(refused(Case((raised_by_scaler(),), Bench((tape,), 60)))) == []
+    (first, _) = refused(Case((raised_by_scaler(SCALER_SAID_NO),), None))
+    assert first.verification.verdict is Verdict.NOT_VERIFIED

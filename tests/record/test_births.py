@@ -13,6 +13,9 @@ from torch.nn import functional as F
 from watched import Record, Watched, short
 
 from fp16doctor.record import op_info
+from fp16doctor.record.births import Birth, spoils
+from fp16doctor.record.recorder import Recorder
+from fp16doctor.record.roll import Roll
 from fp16doctor.schema.location import Phase
 
 HALF = torch.float16
@@ -270,3 +273,31 @@ def test_a_mask_in_a_sound_step_is_not_given(record: Record) -> None:
         optimizer.step()
 
     assert record(run).given == [[]]
+
+
+def test_what_puts_nan_into_a_parameter_is_known_in_its_step(record: Record) -> None:
+    model = nn.Linear(2, 1)
+
+    def run() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+            if step == 1:
+                model.weight.data[0, 0] = math.nan
+
+    found: list[list[Birth]] = []
+
+    def started(recorder: Recorder) -> None:
+        hand_over = recorder._on_tape
+
+        def on_tape(recorder: Recorder, roll: Roll) -> None:
+            found.append(spoils(roll))
+            hand_over(recorder, roll)
+
+        recorder._on_tape = on_tape
+
+    record(run, started=started)
+    assert [len(f) for f in found] == [0, 1, 0]
+    assert short(found[1][0].key[1][0]) == "copy_"  # type: ignore[index]

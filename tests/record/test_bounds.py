@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from watched import Record
 
 from fp16doctor.record import bounds
-from fp16doctor.record.roll import WeakStorage
+from fp16doctor.record.weak_storage import WeakStorage
 
 IMAGE = 2**21  # bytes; too large to be copied at its first use
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from watched import Record, short, step_with
 
+from fp16doctor.pipeline import summary
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_records_nothing(record: Record) -> None:
@@ -96,3 +98,20 @@ def test_a_thread_of_the_script_is_not_recorded(record: Record) -> None:
     seen = record(run)
     assert len(seen.steps) == 1
     assert "tanh" not in [short(op.op) for op in seen.ops]
+    assert seen.recorder.steps.elsewhere == 3
+    assert [w.slug for w in summary.warnings(seen.recorder)] == ["other-thread"]
+
+
+def test_a_thread_that_updates_by_hand_is_told_where_nothing_else_trains(record: Record) -> None:
+    def run() -> None:
+        def work() -> None:
+            weight = torch.ones(3, requires_grad=True)
+            (weight * 2).sum().backward()
+            weight.data.sub_(0.1)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    (told,) = summary.warnings(record(run).recorder)
+    assert told.message == "1 backward call ran in another thread, which was not watched"

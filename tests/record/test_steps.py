@@ -38,6 +38,43 @@ def test_one_step_an_update(name: str, record: Record) -> None:
     assert [t.step for t in seen.tapes] == [0, 1, 2]
 
 
+def beside_an_unused_optimizer(*, with_grad: bool) -> list[float]:
+    class Unused(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:
+            raise AssertionError
+
+    model, losses = nn.Linear(3, 1), []
+    optimizer = Unused(model.parameters(), {"lr": 0.1})
+    for _ in range(5):
+        loss = model(torch.randn(4, 3)).pow(2).sum()
+        if with_grad:
+            model.zero_grad()
+            loss.backward()
+            gradients = [p.grad for p in model.parameters()]
+        else:
+            gradients = list(torch.autograd.grad(loss, list(model.parameters())))
+        with torch.no_grad():
+            for p, g in zip(model.parameters(), gradients, strict=True):
+                assert g is not None
+                p -= 0.1 * g
+        losses.append(loss.item())
+    del optimizer
+    return losses
+
+
+def test_updates_by_hand_beside_an_optimizer_that_is_never_stepped(record: Record) -> None:
+    seen = record(lambda: beside_an_unused_optimizer(with_grad=False))
+    assert [s.loss for s in seen.steps] == pytest.approx(seen.result, rel=1e-6)
+
+
+def test_gradients_that_an_unused_optimizer_could_take(record: Record) -> None:
+    """Only the third write tells them from the climb of a two-pass optimizer."""
+    seen = record(lambda: beside_an_unused_optimizer(with_grad=True))
+    first, *others = seen.steps
+    assert first.loss == pytest.approx(sum(seen.result[:3]), rel=1e-6)
+    assert [s.loss for s in others] == pytest.approx(seen.result[3:], rel=1e-6)
+
+
 def test_the_scaler(record: Record) -> None:
     seen = record(trainings.fp16_scaler)
     *losses, _ = seen.result["losses"]

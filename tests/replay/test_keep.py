@@ -77,3 +77,22 @@ def test_tensors_of_a_module() -> None:
     assert covers_tensor(rule, "net.blocks.1.scale")
     assert not covers_tensor(rule, "net.blocks.10.weight")
     assert not covers_tensor(KeepRule("line:train.py:40"), "net.blocks.1.scale")
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "covered"),
+    [
+        ("Linear", "Net.forward", False),  # self.fc(x) * 2: the product alone
+        ("Net", "Net.forward", True),
+        ("FFN", "gelu", True),  # a function that a module calls
+        ("LayerNorm", "LayerNorm.forward", True),  # the user's own class of that name
+        (None, "<module>", True),
+    ],
+)
+def test_a_line_is_what_it_computes_itself(
+    module: str | None, function: str, covered: bool
+) -> None:
+    line = SourceLine("train.py", 40, function)
+    rule = KeepRule("line:train.py:40")
+    assert covers(rule, site(source=line, module_class=module)) is covered
+    assert covers(rule, site(source=line, module_class=module, module_path=""))

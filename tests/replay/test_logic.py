@@ -185,3 +185,65 @@ def test_layer_norm_of_equal_values_without_eps() -> None:
     assert short(event.site.op) == "native_layer_norm"
     assert event.site.element == (1, 0)
     assert event.n_nan == 2
+
+
+def test_anomaly_mode_raises_in_backward() -> None:
+    """No parameter has a gradient yet; the one that was being computed is NaN."""
+
+    def run() -> None:
+        w = torch.tensor([4.0, 0.0]).half().requires_grad_()
+        with torch.autograd.detect_anomaly(check_nan=True):
+            loss = (w * w).sqrt().sum()
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                loss.backward()
+
+    with pytest.warns(UserWarning, match="Anomaly Detection|Error detected"):
+        trace = watch(run).traces[-1]
+    event = only(trace.events, "div")
+    assert event.kind is EventKind.LOGIC
+    assert event.reaches == ("gradients",)
+    assert event.first_nan is not None
+    assert short(event.first_nan.op) == "mul"
+
+
+def test_root_of_zero_behind_relu_is_healed() -> None:
+    def loss(w: Tensor) -> Tensor:
+        return torch.sqrt(torch.relu(w)).sum()
+
+    trace = step(loss, torch.tensor([4.0, -1.0, 0.0]).half())
+    event = only(trace.events, "div")
+    assert event.kind is EventKind.HEALED
+    assert event.site.phase is Phase.BACKWARD
+    assert event.n_inf == 2
+    assert event.reaches == ()
+    assert event.healed_by is not None
+    assert short(event.healed_by.op) == "threshold_backward"
+
+
+def test_division_by_zero_that_a_selection_drops_is_healed() -> None:
+    def loss(w: Tensor) -> Tensor:
+        h = w.exp()
+        count = torch.tensor([2.0, 0.0]).to(w.dtype)
+        weight = torch.nan_to_num(count / count)
+        return (h * weight).sum()
+
+    trace = step(loss, torch.ones(2).half())
+    event = only(trace.events, "div")
+    assert event.kind is EventKind.HEALED
+    assert event.site.phase is Phase.LOSS
+    assert event.healed_by is not None
+    assert short(event.healed_by.op) == "nan_to_num"
+
+
+def test_number_for_the_log_is_not_healed() -> None:
+    """Comparisons read it, and it ends in one number."""
+
+    def loss(w: Tensor) -> Tensor:
+        with torch.no_grad():
+            hits = torch.zeros(3).to(w.dtype)
+            ratio = hits.sum() / hits.sum()
+            assert torch.isnan(ratio)
+        return w.sum()
+
+    trace = step(loss, torch.ones(2).half())
+    assert only(trace.events, "div").kind is EventKind.INTENDED

@@ -146,12 +146,28 @@ def test_an_exception_that_is_the_finding_is_said_once(hand_made: HandMade) -> N
     assert verdict.count("the script raised") == 1
 
 
+def test_a_message_that_ends_in_a_stop_is_joined_without_it(hand_made: HandMade) -> None:
+    diagnosis = hand_made["raised-without-finding"]()
+    outcome = replace(diagnosis.run.outcome, message="Function 'B' returned nan values.")
+    said = answer(replace(diagnosis, run=replace(diagnosis.run, outcome=outcome)))
+    assert "returned nan values;" in said.verdict
+
+
 def test_a_script_that_never_trained(hand_made: HandMade) -> None:
     said = answer(hand_made["never-trained"]())
     assert said.mark == "unknown"
     assert "no optimizer step was seen in `train.py` (ran 4.1\u00a0s)  [no-steps]" in said.verdict
     assert "optimizer.step()" in said.do
     assert said.proof.startswith("nothing was replayed")
+
+
+def test_a_script_that_trained_in_another_thread(hand_made: HandMade) -> None:
+    message = "12 optimizer steps ran in another thread, which was not watched"
+    warnings = (Caution("other-thread", message),)
+    said = answer(replace(hand_made["never-trained"](), warnings=warnings))
+    assert said.verdict.startswith(f"{message} in `train.py` (ran 4.1")
+    assert said.verdict.endswith("[other-thread]")
+    assert said.do.startswith("train in the main thread, or wrap the loop in `fp16doctor.profile")
 
 
 def test_a_nan_loss_without_a_finding_is_not_called_healthy(hand_made: HandMade) -> None:

@@ -35,6 +35,7 @@ from fp16doctor.diagnose.limits import limits
 from fp16doctor.diagnose.measures import magnitude
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import fate, in_fp32, maximum, number, subject, wider
+from fp16doctor.diagnose.trends import Rise, rise_evidence, rise_to
 from fp16doctor.schema.finding import Fault, Finding, Severity
 
 
@@ -42,8 +43,11 @@ from fp16doctor.schema.finding import Fault, Finding, Severity
 def activation_overflow(seen: Observations) -> Iterator[Finding]:
     """Yield one finding per forward or loss op that bore an infinity."""
     for cause in causes(seen, "activation-overflow"):
-        words = Words(_what(cause), f"{_why(cause)} {fate(cause)}", _advice(cause))
-        yield as_finding(cause, "FD101", Fault.OVERFLOW, words, overflow_evidence(cause))
+        rise = rise_to(seen, cause.event.site)
+        why = f"{_why(cause)} {fate(cause)}{_rising(rise)}"
+        evidence = (*overflow_evidence(cause), *rise_evidence(rise))
+        words = Words(_what(cause), why, _advice(cause))
+        yield as_finding(cause, "FD101", Fault.OVERFLOW, words, evidence)
 
 
 def _what(cause: Cause) -> str:
@@ -63,6 +67,15 @@ def _why(cause: Cause) -> str:
     return (
         f"First op of the step whose {event.format} result is infinite "
         "where the exact result on the same inputs is finite."
+    )
+
+
+def _rising(rise: Rise | None) -> str:
+    if rise is None:
+        return ""
+    return (
+        f" Its amax rose by {number(rise.per_100)} binades per 100 steps ({number(rise.low)} to "
+        f"{number(rise.high)}) from step {rise.first} to step {rise.last}."
     )
 
 

@@ -76,6 +76,11 @@ def _effect(fact: UsageFact, idle: bool) -> str:
     if idle:
         return "The threshold was not reached."
     size, scale = fact.coefficient, fact.loss_scale
+    if size == 0:
+        return (
+            "Clipping multiplied the gradients by 0, since the norm of the scaled gradients is inf "
+            "or the factor is below the smallest number of its format: the update is 0."
+        )
     if size is None or scale is None or not 0 < size < 1:
         return "The update is too small by up to the loss scale."
     # Unscaled, the norm is scale times smaller, and clipping multiplies by min(1, scale × size).
@@ -106,5 +111,5 @@ def _scale(fact: UsageFact) -> str:
 def _evidence(fact: UsageFact) -> tuple[Evidence, ...]:
     found = list(scale_evidence(fact))
     if fact.coefficient is not None:
-        found.append(Evidence("factor applied by clipping", fact.coefficient, "recorded"))
+        found.append(Evidence("clipping factor", fact.coefficient, "recorded"))
     return tuple(found)

@@ -37,13 +37,15 @@ from fp16doctor.diagnose.shares import (
     finite_traces,
     lost_gradients,
     lost_share,
+    lost_update,
     total_lost,
 )
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.precision import GradientLoss, OpLoss
 from fp16doctor.schema.trace import ReplayTrace
 
-_ERROR_SHARE = 0.1  # of all gradient mass, or of all elements
+# Shares of the update that is lost: from here on an error, and below here a note.
+_ERROR_SHARE, _NOTE_SHARE = 0.1, 1e-4
 
 
 @rule(code="FD201", name="gradient-underflow", needs=("traces",))
@@ -55,8 +57,8 @@ def gradient_underflow(seen: Observations) -> Iterator[Finding]:
         yield _finding(max(hit, key=_badness), len(hit), len(looked_at))
 
 
-def _badness(trace: ReplayTrace) -> tuple[int, float, int]:
-    return sum(g.total for g in lost_gradients(trace)), total_lost(trace), -trace.step
+def _badness(trace: ReplayTrace) -> tuple[float, int, int]:
+    return lost_update(trace), sum(g.total for g in lost_gradients(trace)), -trace.step
 
 
 def _finding(trace: ReplayTrace, hit: int, looked_at: int) -> Finding:
@@ -65,15 +67,13 @@ def _finding(trace: ReplayTrace, hit: int, looked_at: int) -> Finding:
     lost = lost_gradients(trace) or [max(gradients, key=lost_share)]
     worst = max(lost, key=lambda g: (lost_share(g), g.mass))
     entry = entry_into_underflow(trace)
-    elements, total = sum(g.total for g in lost), sum(g.total for g in gradients)
-    share = total_lost(trace)
-    severe = share >= _ERROR_SHARE or elements >= _ERROR_SHARE * total
+    share, severity = total_lost(trace), _severity(trace)
     format_name = entry.format if entry is not None else "fp16"
     earlier = entry is not None and worst.site is not None and entry.site.index < worst.site.index
     return Finding(
         code="FD201",
         name="gradient-underflow",
-        severity=Severity.ERROR if severe else Severity.WARNING,
+        severity=severity,
         fault=Fault.UNDERFLOW,
         what=_what(worst, lost, gradients, format_name),
         cause=_cause(entry, worst, share, format_name) + f" Seen in {hit} of {looked_at} steps.",
@@ -82,8 +82,16 @@ def _finding(trace: ReplayTrace, hit: int, looked_at: int) -> Finding:
         evidence=(_evidence(worst, format_name, trace.reference),),
         consequences=len(lost) - 1,
         reaches=("gradients",),
-        advice=_advice(entry, format_name),
+        advice="" if severity is Severity.NOTE else _advice(entry, format_name),
     )
+
+
+def _severity(trace: ReplayTrace) -> Severity:
+    """By what does not reach the weights: a lost layer whose share is 1e-8 costs nothing."""
+    share = lost_update(trace)
+    if share >= _ERROR_SHARE:
+        return Severity.ERROR
+    return Severity.WARNING if share >= _NOTE_SHARE else Severity.NOTE
 
 
 def _what(

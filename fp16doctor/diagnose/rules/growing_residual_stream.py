@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.depth import Chain, chains
+from fp16doctor.diagnose.gains import growing_runs
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import number
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
@@ -44,7 +45,10 @@ LEAST = 4.0  # binades in all
 )
 def growing_residual_stream(seen: Observations) -> Iterator[Finding]:
     """Yield one finding for each chain that grows."""
+    oversized = {x.weight for run in growing_runs(seen) for x in run.layers}
     for chain in chains(seen.recording.ranges, SHORTEST):
+        if any(name.startswith(chain.stem) for name in oversized):
+            continue  # it grows by what its layers are, not by what they add
         if chain.growth >= STEEPEST and chain.total >= LEAST:
             yield _finding(chain, _overflow_in(seen, chain))
 

@@ -25,10 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.poisoned import harmful, leaves_something
+from fp16doctor.diagnose.poisoned import harmful, is_from_outside, leaves_something
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import counted, joined, place
 from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.trace import Poison, ReplayTrace
 
 _ORDER = ("loss", "gradients", "parameters", "buffers")
@@ -41,7 +42,7 @@ def nonfinite_input(seen: Observations) -> Iterator[Finding]:
     for trace in sorted(seen.traces, key=lambda t: t.step):
         found = harmful(trace)
         if found is not None:
-            if _is_from_outside(seen, trace, found):
+            if is_from_outside(seen, trace, found):
                 yield _finding(seen, trace, found)
             return
         if leaves_something(trace):
@@ -53,18 +54,17 @@ def nonfinite_input(seen: Observations) -> Iterator[Finding]:
         yield spared
 
 
-def _is_from_outside(seen: Observations, trace: ReplayTrace, poison: Poison) -> bool:
-    """Whether the step before was seen and left no NaN in a parameter or buffer."""
-    if not (poison.is_parameter or poison.is_buffer) or trace.step == 0:
-        return True
-    before = seen.step(trace.step - 1)
-    if before is None or not before.n_ops:
-        return False
-    return not before.n_nonfinite_ops or seen.trace(before.step) is not None
+def _writer(seen: Observations, trace: ReplayTrace, poison: Poison) -> Poison | None:
+    """What the end of the step before copied into the parameter or buffer."""
+    before = seen.trace(trace.step - 1) if poison.is_parameter or poison.is_buffer else None
+    sink = "parameters" if poison.is_parameter else "buffers"
+    found = before.poisons if before is not None else ()
+    return next((p for p in found if sink in p.reaches), None)
 
 
 def _finding(seen: Observations, trace: ReplayTrace, poison: Poison) -> Finding:
     note = not poison.reaches or _is_skipped(seen, trace.step)
+    writer = _writer(seen, trace, poison)
     return Finding(
         code="FD113",
         name="nonfinite-input",
@@ -73,15 +73,26 @@ def _finding(seen: Observations, trace: ReplayTrace, poison: Poison) -> Finding:
         what=(
             f"{_name(poison)} already holds {_held(poison)} when step {trace.step} first reads it"
         ),
-        cause=f"No op made it: {_way(trace, poison)}",
+        cause=f"No op made it: {_way(trace, poison)}{_put_there(writer)}",
         site=poison.site,
-        cause_site=poison.made_at if poison.made_at != poison.site else None,
+        cause_site=_cause_site(poison, writer),
         consequences=poison.later_nonfinite,
         chain=(poison.site,),
         reaches=tuple(s for s in _ORDER if s in poison.reaches),
         advice=_advice(trace, poison),
         left_out=poison.left and not poison.reaches,
     )
+
+
+def _cause_site(poison: Poison, writer: Poison | None) -> OpSite | None:
+    made_at = poison.made_at if writer is None else writer.made_at
+    return made_at if made_at != poison.site else None
+
+
+def _put_there(writer: Poison | None) -> str:
+    if writer is None:
+        return ""
+    return f" {place(writer.made_at)} put it there in step {writer.made_at.step}."
 
 
 def _is_skipped(seen: Observations, number: int) -> bool:

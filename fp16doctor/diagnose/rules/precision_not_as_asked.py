@@ -2,7 +2,8 @@
 
 What it checks:
     Autocast with a 16-bit dtype that torch switched off, or that was on while no op gave a result
-    in that dtype; a GradScaler that torch switched off while fp16 ops ran.
+    in that dtype (it leaves fp64 tensors as they are); a GradScaler that torch switched off while
+    fp16 ops ran.
 
 Why it matters:
     On a machine without CUDA `torch.autocast("cuda")` and `torch.cuda.amp.GradScaler()` do
@@ -31,6 +32,11 @@ from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.usage import UsageFact, UsageKind
 
 _TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
+_DEVICE = "run on the device that the script asks for, or ask for the one that is there"
+_LEAVES_FP64 = (
+    "Autocast casts fp32 tensors and leaves fp64 ones as they are: most ops ran in fp64.",
+    "make the model and its inputs fp32 (`model.float()`, `x.float()`), which autocast casts",
+)
 _NAMES = {"float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -52,7 +58,7 @@ def _scaler(seen: Observations, fact: UsageFact) -> Iterator[Finding]:
         yield _finding(
             "a GradScaler was asked for and is switched off, while ops run in fp16",
             "torch found no CUDA device when it was constructed; `scale` and `step` pass through.",
-            fact,
+            fact=fact,
         )
 
 
@@ -61,7 +67,7 @@ def _autocast(fact: UsageFact) -> Finding:
         f"autocast to {fact.format} was asked for and is switched off: no op ran in {fact.format}",
         "torch found no CUDA device and switched autocast off; what was seen is the run without "
         "it.",
-        fact,
+        fact=fact,
     )
 
 
@@ -73,13 +79,26 @@ def _idle(seen: Observations) -> Iterator[Finding]:
             name = _NAMES[dtype]
             yield _finding(
                 f"autocast to {name} on {device} was on over the model, and no op ran in {name}",
-                f"No op on {device} belongs to autocast's lower-precision list, or the ops ran on "
-                "another device.",
-                None,
+                *(_LEAVES_FP64 if _is_fp64(seen) else (_nothing_to_cast(device),)),
             )
 
 
-def _finding(what: str, cause: str, fact: UsageFact | None) -> Finding:
+def _is_fp64(seen: Observations) -> bool:
+    """Whether the ops, and so the values they take, are fp64 for the most part."""
+    counts = dict(seen.recording.run.ops_by_dtype)
+    return 2 * counts.get("float64", 0) > sum(counts.values())
+
+
+def _nothing_to_cast(device: str) -> str:
+    return (
+        f"No op on {device} belongs to autocast's lower-precision list, or the ops ran on "
+        "another device."
+    )
+
+
+def _finding(
+    what: str, cause: str, advice: str = _DEVICE, *, fact: UsageFact | None = None
+) -> Finding:
     return Finding(
         code="FD601",
         name="precision-not-as-asked",
@@ -88,5 +107,5 @@ def _finding(what: str, cause: str, fact: UsageFact | None) -> Finding:
         what=what,
         cause=cause,
         site=None if fact is None else fact.site,
-        advice="run on the device that the script asks for, or ask for the one that is there",
+        advice=advice,
     )

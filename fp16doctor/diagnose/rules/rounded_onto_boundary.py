@@ -31,6 +31,7 @@ from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op, moved_o
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import born, fate, in_fp32, number, op_in, place
+from fp16doctor.formats.scalar import round_scalar
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.trace import Event
 
@@ -58,7 +59,18 @@ def _what(cause: Cause) -> str:
     name = f"{op_in(event.site)} is {born(cause)}"
     if moved is None:
         return f"{name} because of a value rounded onto its pole"
-    return f"{name}: {number(moved[1])} is {number(moved[0])} in {event.format}"
+    as_run, reference = moved
+    if _is_one_rounding(event, as_run, reference):
+        return f"{name}: {number(reference)} is {number(as_run)} in {event.format}"
+    return (
+        f"{name}: a value that is {number(reference)} in the {cause.trace.reference} replay became "
+        f"{number(as_run)}"
+    )
+
+
+def _is_one_rounding(event: Event, as_run: float, reference: float) -> bool:
+    """Whether the format itself has no other value there; else several roundings led to it."""
+    return round_scalar(reference, limits(event.format)) == as_run
 
 
 def _why(cause: Cause) -> str:
@@ -67,6 +79,11 @@ def _why(cause: Cause) -> str:
     if moved is None:
         return f"A rounding{where} moved an operand onto a pole of `{base_op(event.site.op)}`."
     as_run, reference = moved
+    if not _is_one_rounding(event, as_run, reference):
+        return (
+            f"The {cause.trace.reference} replay has {number(reference)}, which {event.format} "
+            f"holds; roundings{where or ' in front of it'} led to {number(as_run)}."
+        )
     fmt = limits(event.format)
     # Next to 1 the format's spacing is to blame, next to 0 its smallest number.
     bound = f"the smallest non-zero magnitude is {number(fmt.smallest_subnormal)}"

@@ -29,7 +29,7 @@ from fp16doctor.diagnose.causes import causes
 from fp16doctor.diagnose.refusals import Refusal, refusal_of
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import at_line, place
-from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.finding import SCALER_RAISED, Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.recording import Outcome, OutcomeKind
 
@@ -79,6 +79,7 @@ def _misuse(seen: Observations, outcome: Outcome, refusal: Refusal) -> Finding:
         what=_raised(outcome),
         cause=refusal.cause,
         site=_site(seen, outcome),
+        evidence=(Evidence(SCALER_RAISED, 1.0, "recorded"),) if refusal.by_scaler else (),
         advice=refusal.advice,
     )
 

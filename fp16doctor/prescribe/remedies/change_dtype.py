@@ -55,12 +55,11 @@ def _stored_wide(case: Case, treats: tuple[int, ...]) -> Prescription:
 
 
 def _tried(case: Case, name: str, policy: PrecisionPolicy, treats: tuple[int, ...]) -> Prescription:
-    title = "train in bf16" if name == "bf16" else "train in fp32"
-    remedy = Remedy(
-        RemedyKind.DTYPE,
-        title,
-        change=_CHANGES[name].replace("DEVICE", repr(case.device)),
-        value=name,
-    )
     attempt = case.bench.attempt(policy) if case.bench is not None else None
-    return case.prescribe(remedy, treats, attempt)
+    return case.prescribe(dtype_remedy(name, case.device), treats, attempt)
+
+
+def dtype_remedy(name: str, device: str) -> Remedy:
+    """Return the change to "bf16" or "fp32" as text to paste."""
+    change = _CHANGES[name].replace("DEVICE", repr(device))
+    return Remedy(RemedyKind.DTYPE, f"train in {name}", change=change, value=name)

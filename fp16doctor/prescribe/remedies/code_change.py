@@ -1,4 +1,4 @@
-"""Passes on the change of code that a finding advises.
+"""Passes on the change of code that a finding advises, tried where a tape can express it.
 
 Must not know how the advice was found (``diagnose``).
 """
@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.treatable import SCALER_USE, target
+from fp16doctor.prescribe.constants import beyond_format, format_name, within_format
+from fp16doctor.prescribe.edit import diff, receiver, with_number
+from fp16doctor.prescribe.refusal import proof_of, refused_call, refused_finding
+from fp16doctor.prescribe.treatable import SCALER_USE, line_target, target
+from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.finding import Finding
+from fp16doctor.schema.location import SourceLine
+from fp16doctor.schema.policy import ConstantRule, PrecisionPolicy
 from fp16doctor.schema.prescription import (
     Prescription,
     Remedy,
@@ -17,17 +23,26 @@ from fp16doctor.schema.prescription import (
     Verdict,
     Verification,
 )
+from fp16doctor.schema.spelling import number
+from fp16doctor.schema.tape import OpCall, Tape
 
 # Advice to change a format: the other remedies try that.
 _FORMAT_ADVICE = ("keep `", "run `")
+_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _NOT_EXPRESSED = "it needs an edit of the script, which was not tried"
 
 
 def propose(case: Case) -> Iterator[Prescription]:
     """One change for every finding that demands action and advises something."""
+    refused = refused_finding(case)
     for position, finding in case.demanding:
         if case.bench is not None and finding.code in SCALER_USE:
             continue  # the recorded steps can be edited so: ``scaler_use`` tries it
+        if refused is not None and position == refused[0]:
+            held = _within_range(position, refused[2])
+            if held is not None:
+                yield held
+                continue
         if finding.advice and not finding.advice.startswith(_FORMAT_ADVICE):
             places = () if finding.site is None else _line(finding)
             remedy = Remedy(RemedyKind.CODE_FIX, finding.advice, target=places)
@@ -42,3 +57,33 @@ def _line(finding: Finding) -> tuple[str, ...]:
         return ()
     line = site.caller or site.source
     return (target(site),) if line is None else (f"line:{line.file}:{line.line}",)
+
+
+def _within_range(position: int, tape: Tape) -> Prescription | None:
+    """The constant that was refused, at the end of the format's range."""
+    call = refused_call(tape)
+    old, new = beyond_format(call), within_format(call)
+    if old is None or new is None:
+        return None
+    place = line_target(call.site)
+    end = "min" if new < 0 else "max"
+    remedy = Remedy(
+        RemedyKind.CODE_FIX,
+        f"put `torch.finfo(x.dtype).{end}` ({number(new)} in {format_name(call)}) in place of "
+        f"{number(old)}",
+        change=_edited(call, old, end),
+        target=(place,),
+    )
+    policy = PrecisionPolicy("constant", constants=(ConstantRule(place, old, new),))
+    return Prescription(remedy, (position,), proof_of(tape, policy))
+
+
+def _edited(call: OpCall, old: float, end: str) -> str:
+    """The user's line with the changed number; what to put there where it is not on the line."""
+    line: SourceLine | None = call.site.source or call.site.caller
+    text = "" if line is None or line.text is None else line.text
+    tensor = receiver(text, base(call.op))
+    dtype = f"{tensor}.dtype" if tensor is not None else _DTYPES[format_name(call) or "fp16"]
+    new = f"torch.finfo({dtype}).{end}"
+    change = "" if line is None else diff(line, with_number(text, old, new))
+    return change or f"{new}  # in place of {old!r}"

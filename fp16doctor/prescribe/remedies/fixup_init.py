@@ -5,7 +5,7 @@ Must not know how a step is replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fp16doctor.prescribe.bench import Bench
@@ -16,6 +16,7 @@ from fp16doctor.schema.finding import Fault
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verification
 from fp16doctor.schema.tape import Tape
 
+GROWING_STREAM = "FD501"
 _CODE = """\
 with torch.no_grad():  # once, before training
     for number in NUMBERS:
@@ -29,8 +30,8 @@ _OTHERS = """\
 
 def propose(case: Case) -> Iterator[Prescription]:
     """One prescription for a stream that grows by its initial weights, if step 0 was kept."""
-    treats = tuple(i for i, f in case.demanding if f.fault is Fault.INITIALIZATION)
-    tape = next((t for t in case.bench.tapes if t.step == 0), None) if case.bench else None
+    treats = tuple(i for i, f in case.demanding if f.code == GROWING_STREAM)
+    tape = first_step(case)
     if not treats or tape is None or case.bench is None:
         return
     site = case.findings[treats[0]].site
@@ -64,8 +65,23 @@ def _code(branches: Branches) -> str:
     return code.replace("OTHERS", scaled).replace("LAST", repr(last))
 
 
-def _proof(bench: Bench, tape: Tape, branches: Branches) -> Verification:
-    """The first step as it would run, from the new weights, against fp32 from the same."""
-    again = Bench((with_fixup(tape, branches),), bench.left_s)
+def first_step(case: Case) -> Tape | None:
+    """Return the kept step that ran with the initial weights."""
+    tapes = case.bench.tapes if case.bench is not None else ()
+    return next((t for t in tapes if t.step == 0), None)
+
+
+def proof_from(bench: Bench, tape: Tape, changed: Callable[[Tape], Tape]) -> Verification:
+    """The run as it would go from other initial weights, against fp32 from the same.
+
+    The first step, and the consecutive ones where they begin with it: there the weights are
+    carried on, so that only those that no step writes are changed again.
+    """
+    window = bench.window if bench.window and bench.window[0].step == tape.step else ()
+    again = Bench((changed(tape),), bench.left_s, window=tuple(map(changed, window)))
     with bench.timing():
         return replace(bench.verification(again.as_settled()), steps=(0,))
+
+
+def _proof(bench: Bench, tape: Tape, branches: Branches) -> Verification:
+    return proof_from(bench, tape, lambda t: with_fixup(t, branches))

@@ -6,18 +6,19 @@ Must not know how a keep-list is tried or applied.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fp16doctor.prescribe.bench import Attempt, Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
 from fp16doctor.prescribe.paste import pasted
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
-from fp16doctor.prescribe.treatable import line_target, op_target, target
+from fp16doctor.prescribe.treatable import line_target, op_target, rises, target
 from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import KeepRule
-from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
+from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict
 
 _CAST = "op:aten._to_copy"
 MOST_FLOPS = 0.5  # a list that moves more than this is fp32 for everything
@@ -46,11 +47,26 @@ def propose(case: Case) -> Iterator[Prescription]:
         first = tuple(dict.fromkeys(map(unit, sites)))
         found += _lists(case, case.bench, first, unit)
         affordable = [x for x in found if is_affordable(x[0])]
+    rising = any(rises(f) for _, f in treated)
     for remedy, attempt in _distinct(affordable):
-        yield case.prescribe(remedy, treats, attempt)
+        cure = case.prescribe(remedy, treats, attempt)
+        yield _bounded(cure) if rising else cure
     if not found:
         policy = policy_of(start)
         yield case.prescribe(keep_remedy(case, policy.keep), treats, case.bench.attempt(policy))
+
+
+def _bounded(cure: Prescription) -> Prescription:
+    """Say how far a proof goes where the values were growing."""
+    proof = cure.verification
+    if proof.verdict is not Verdict.VERIFIED:
+        return cure
+    steps = ", ".join(map(str, proof.steps))
+    reason = (
+        f"replayed steps {steps}; the values rose steadily up to the last of them, and the list "
+        "takes the limit away in these places only"
+    )
+    return replace(cure, verification=replace(proof, reason=reason))
 
 
 def is_affordable(remedy: Remedy) -> bool:
@@ -106,7 +122,9 @@ def keep_remedy(case: Case, rules: tuple[KeepRule, ...]) -> Remedy:
     return Remedy(
         RemedyKind.FP32_KEEP,
         f"keep {names} in fp32",
-        change=pasted(targets, case.device),
+        change=pasted(
+            targets, case.device, case.bench.tapes[0] if case.bench is not None else None
+        ),
         target=targets,
         cost=cost_of(case.bench.tapes[0], rules) if case.bench is not None else {},
     )

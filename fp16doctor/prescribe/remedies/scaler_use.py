@@ -25,7 +25,8 @@ from fp16doctor.schema.policy import BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 from fp16doctor.schema.tape import Tape
 
-_FORMATS = (
+# Formats that need no loss scale.
+FORMATS = (
     ("bf16", BF16, "with torch.autocast(DEVICE, dtype=torch.bfloat16):  # or model.bfloat16()"),
     ("fp32", FP32, "with torch.autocast(DEVICE, enabled=False):  # or model.float()"),
 )
@@ -42,7 +43,7 @@ def propose(case: Case) -> Iterator[Prescription]:
         edit = _EDITS[finding.code](finding)
         yield Prescription(remedy, (position,), verify(case.bench, edit))
     treats = tuple(i for i, f in case.demanding if codes_of(f) & SCALER_USE)
-    for name, policy, change in _FORMATS:
+    for name, policy, change in FORMATS:
         yield _without(case, name, policy, change, treats)
 
 
@@ -50,13 +51,18 @@ def _without(
     case: Case, name: str, policy: PrecisionPolicy, change: str, treats: tuple[int, ...]
 ) -> Prescription:
     assert case.bench is not None
-    remedy = Remedy(
+    proof = verify(case.bench, without_scaler, policy)
+    return Prescription(unscaled_remedy(name, change, case.device), treats, proof)
+
+
+def unscaled_remedy(name: str, change: str, device: str) -> Remedy:
+    """Return a format and no loss scale as text to paste."""
+    return Remedy(
         RemedyKind.DTYPE,
         f"train in {name} without a loss scale",
-        change=(_NO_SCALER + change).replace("DEVICE", repr(case.device)),
+        change=(_NO_SCALER + change).replace("DEVICE", repr(device)),
         value=name,
     )
-    return Prescription(remedy, treats, verify(case.bench, without_scaler, policy))
 
 
 def _line(finding: Finding) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fp16doctor.record.recorder import Recorder
-    from fp16doctor.record.roll import RawOp, Roll, WeakStorage
+    from fp16doctor.record.roll import RawOp, Roll
+    from fp16doctor.record.weak_storage import WeakStorage
 
 EVERY_STEP = 32  # so many steps are looked at one by one ...
 PERIOD = 8  # ... after that two neighbours of so many: some kinds compare a step with the last

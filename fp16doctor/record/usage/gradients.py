@@ -80,7 +80,7 @@ class _Walk:
     def __init__(self, view: StepView, states: GradientStates) -> None:
         self._view, self._now = view, states
         self._gradients = set(view.marks.gradients)
-        self._resets = Resets(self._gradients)
+        self._resets = Resets(view.roll, view.marks.gradients)
         self._inherited = set(states.unscaled)  # in an earlier step
 
     def run(self) -> Iterator[Seen]:
@@ -190,7 +190,9 @@ class _Walk:
     ) -> Iterator[Seen]:
         now = self._now
         scale = self._scale_of(mine)
-        if not factor or scale is None:
+        if not factor:
+            return  # a whole gradient has started afresh, a part of it tells nothing
+        if scale is None:
             now.forget(mine)
         elif abs(factor * scale - 1) < 1e-3:
             yield from self._confirm(mine)

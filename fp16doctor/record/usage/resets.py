@@ -5,9 +5,15 @@ Must not know what carries a scale.
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
+from math import prod
+from typing import Any
 
-from fp16doctor.record.roll import RawOp, Roll
+import torch
+from torch import Tensor
+
+from fp16doctor.record import own
+from fp16doctor.record.roll import RawOp, RawRef, Roll
 from fp16doctor.record.split import writes_of
 from fp16doctor.record.usage.step_view import base_of, first_ref, number_factor
 from fp16doctor.schema.location import Phase
@@ -18,15 +24,31 @@ _RESETS = frozenset({"zero", "fill", "copy"})
 class Resets:
     """Asked about each op of a step in order: it remembers which storages are equal copies."""
 
-    def __init__(self, gradients: set[int]) -> None:
-        self._gradients = gradients
+    def __init__(self, roll: Roll, gradients: dict[int, int]) -> None:
+        self._roll, self._gradients = roll, gradients
+        self._sizes = _widest(roll, gradients)
         self._copies: dict[int, int] = {}  # storage -> the gradient it is an equal copy of
 
     def of(self, op: RawOp) -> set[int]:
         """Storages that start afresh with this op."""
-        found = set(op.written) if op.written and self._is_reset(op) else set()
+        found = set(self._whole(op)) if op.written and self._is_reset(op) else set()
         self._remember(op)
         return found
+
+    def _whole(self, op: RawOp) -> Iterator[int]:
+        """Storages that the op writes as a whole: one row of a gradient is not all of it."""
+        for ref in _refs([op.args, op.outputs]):
+            number = ref[0]
+            if number not in op.written:
+                continue
+            mine = self._roll.params.get(self._gradients.get(number, -1))
+            if mine is None or prod(ref[2]) >= mine.numel() or self._is_one_of_many(ref, mine):
+                yield number
+
+    def _is_one_of_many(self, ref: RawRef, last: Tensor) -> bool:
+        """Tell whether many gradients lie in one buffer, and this may be one of them."""
+        shared = self._sizes[ref[0]] > last.numel()
+        return shared and any(p.numel() == prod(ref[2]) for p in self._roll.params.values())
 
     def _is_reset(self, op: RawOp) -> bool:
         base = base_of(op)
@@ -54,10 +76,28 @@ class Resets:
                 self._copies[op.outputs[0]] = source[0]
 
 
+def _widest(roll: Roll, gradients: dict[int, int]) -> dict[int, int]:
+    """Return the elements of the largest view of each gradient's storage."""
+    sizes = dict.fromkeys(gradients, 0)
+    for op in roll.ops:
+        for ref in _refs([op.args, op.outputs]):
+            if ref[0] in sizes:
+                sizes[ref[0]] = max(sizes[ref[0]], prod(ref[2]))
+    return sizes
+
+
+def _refs(value: Any) -> Iterator[RawRef]:
+    if type(value) is tuple:
+        yield value
+    elif type(value) is list:
+        for v in value:
+            yield from _refs(v)
+
+
 def came_in_as_zero(roll: Roll, number: int) -> bool:
     """Tell whether a storage held zeros when the step first used it: numpy writes without an op."""
     leaf = roll.leaves.get(number)
     if leaf is None or leaf.copy is None:
         return False
-    stored = torch.empty(0, dtype=torch.uint8, device=leaf.copy.device).set_(leaf.copy)
+    stored = own.empty(0, dtype=torch.uint8, device=leaf.copy.device).set_(leaf.copy)
     return not bool(stored.any())

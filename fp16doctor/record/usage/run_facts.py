@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp16doctor.record import own
 from fp16doctor.record.usage.step_view import StepView, first_ref
 
 _DEVICES = ("cpu", "cuda")
@@ -30,8 +31,8 @@ class RunFacts:
     def model_called(self) -> None:
         """Note under which autocast a root module is called."""
         for device in _DEVICES:
-            if torch.is_autocast_enabled(device):
-                self._autocast.add((device, torch.get_autocast_dtype(device)))
+            if own.is_autocast_enabled(device):
+                self._autocast.add((device, own.get_autocast_dtype(device)))
 
     def step_closed(self, view: StepView, parameters: Iterable[Tensor]) -> None:
         """Note formats of the first training step, loss scales of every one."""

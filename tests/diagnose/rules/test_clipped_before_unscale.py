@@ -40,6 +40,14 @@ def test_a_norm_that_is_only_read_is_a_note() -> None:
     assert (finding.severity, finding.advice) == (Severity.NOTE, "")
 
 
+def test_a_factor_of_zero_means_no_update() -> None:
+    seen = used(fact(UsageKind.SCALED_CLIP, **(CLIP | {"coefficient": 0.0})))
+    (finding,) = clipped_before_unscale(seen)
+    assert finding.severity is Severity.ERROR
+    assert "Clipping multiplied the gradients by 0, since the norm" in finding.cause
+    assert [(e.quantity, e.measured) for e in finding.evidence][-1] == ("clipping factor", 0.0)
+
+
 @pytest.mark.parametrize("missing", ["loss_scale", "limit", "coefficient"])
 def test_numbers_that_are_not_known_are_left_out(missing: str) -> None:
     facts = {k: v for k, v in CLIP.items() if k != missing}

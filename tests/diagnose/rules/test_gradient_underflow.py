@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from making import event, trace
 from precise import gradient_loss, op_loss, precise, seen_traces
 
+from fp16doctor.diagnose.rule import Observations
 from fp16doctor.diagnose.rules.gradient_underflow import gradient_underflow
 from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.precision import PrecisionFacts
@@ -42,6 +45,37 @@ def test_one_lost_step_among_many_sound_ones_is_not_a_finding() -> None:
 def test_steps_in_which_something_overflowed_say_nothing_about_underflow() -> None:
     overflowed = trace(event(), precision=PrecisionFacts(gradients=(gradient_loss(),)))
     assert not list(gradient_underflow(seen_traces(overflowed)))
+
+
+def small_and_large(small_mass: float, **facts: float) -> Observations:
+    """Half of the parameters are lost, with next to nothing of the gradient."""
+    lost = gradient_loss(total=1000, mass=small_mass, zeros_reference=0)
+    kept = gradient_loss(lost=0.0, total=1000, mass=2.0, zeros_reference=0, name="head.weight")
+    return seen_traces(precise(gradients=(lost, kept), **facts))
+
+
+def test_severity_follows_the_share_of_the_update_not_the_count_of_parameters() -> None:
+    (note,) = gradient_underflow(small_and_large(2e-8))
+    assert (note.severity, note.advice) == (Severity.NOTE, "")
+    (warning,) = gradient_underflow(small_and_large(2e-2))
+    assert warning.severity is Severity.WARNING
+    (error,) = gradient_underflow(small_and_large(1.0))
+    assert error.severity is Severity.ERROR
+
+
+def test_under_adam_a_small_gradient_moves_a_weight_as_far_as_a_large_one() -> None:
+    """2e-5 over 1000 elements: 2e-8 each, twice Adam's eps."""
+    (finding,) = gradient_underflow(small_and_large(2e-5, update_floor=1e-8))
+    assert finding.severity is Severity.ERROR
+    (far_below,) = gradient_underflow(small_and_large(2e-10, update_floor=1e-8))
+    assert far_below.severity is Severity.NOTE
+
+
+def test_adams_eps_stands_against_the_gradient_without_its_scale() -> None:
+    (trace,) = small_and_large(2e-5, update_floor=1e-8).traces
+    scaled = replace(trace, loss_scale=65536.0)
+    (finding,) = gradient_underflow(seen_traces(scaled))
+    assert finding.severity is Severity.NOTE
 
 
 def test_a_small_layer_alone_is_a_warning() -> None:

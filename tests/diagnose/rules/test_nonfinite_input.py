@@ -57,6 +57,16 @@ def test_a_parameter_that_an_earlier_birth_made_nan_is_no_second_finding() -> No
     assert list(nonfinite_input(observed(given(WEIGHT), steps=sound)))
 
 
+def test_names_the_op_that_put_it_there_at_the_end_of_the_step_before() -> None:
+    copied = site("aten.copy_.default", index=30, step=3, phase=Phase.OPTIMIZER)
+    writer = Poison(copied, copied, nan=True, later_nonfinite=1, reaches=("parameters",))
+    before = dataclasses.replace(given(writer, step=3), sinks=LOST[2:])
+    unseen = (StepInfo(3, loss=1.0, n_ops=20, n_nonfinite_ops=1), StepInfo(4))
+    (finding,) = nonfinite_input(observed(before, given(WEIGHT), steps=unseen))
+    assert finding.cause_site == copied
+    assert finding.cause.endswith("at `train.py:40` put it there in step 3.")
+
+
 def test_a_birth_in_front_of_the_loss_goes_first() -> None:
     logic = event(EventKind.LOGIC, op="aten._softmax.default", step=4)
     seen = observed(given(BATCH, 4, logic), steps=plain(6))

@@ -31,6 +31,15 @@ def test_autocast_that_casts_nothing() -> None:
     seen = used(ops_by_dtype=FP32, autocast=("cpu bfloat16",))
     (finding,) = precision_not_as_asked(seen)
     assert "autocast to bf16 on cpu was on" in finding.what
+    assert finding.advice.startswith("run on the device")
+
+
+def test_autocast_leaves_an_fp64_model_as_it_is() -> None:
+    ops = (("float32", 4), ("float64", 100))
+    (finding,) = precision_not_as_asked(used(ops_by_dtype=ops, autocast=("cpu float16",)))
+    assert "leaves fp64 ones as they are" in finding.cause
+    assert "`model.float()`" in finding.advice
+    assert "device" not in finding.advice
 
 
 def test_nothing_is_said_before_the_end() -> None:

@@ -33,6 +33,18 @@ def test_log_of_a_flushed_probability() -> None:
     assert finding.advice == "use `torch.log_softmax` or `F.cross_entropy` on the logits"
 
 
+def test_a_value_that_the_format_holds_became_zero_by_the_roundings_before_it() -> None:
+    log = boundary("aten.log.default", "aten.sub.Tensor", ("self", 0.0, 1e-3))
+    (finding,) = rounded_onto_boundary(observed(trace(log)))
+    assert finding.what == (
+        "`log` in `blocks.2.ffn.wo` is −inf: a value that is 0.001 in the fp32 replay became 0"
+    )
+    assert finding.cause.startswith(
+        "The fp32 replay has 0.001, which fp16 holds; roundings in `aten.sub.Tensor` in "
+    )
+    assert "smallest non-zero magnitude" not in finding.cause
+
+
 def test_eps_that_became_zero() -> None:
     operands = (("self", 1e-3, 1e-3), ("other", 0.0, 1e-8))
     seen = observed(trace(boundary("aten.div.Tensor", "aten.add.Tensor", *operands)))

@@ -67,8 +67,44 @@ def test_anything_else_does_not(name: str, late: bool) -> None:
     assert UsageKind.MIXED_SCALES in kinds
 
 
-def test_zeroing_without_an_op_is_seen_in_front_of_forward() -> None:
-    assert facts_of(zeroed(by_numpy, late=False)) == ()
+@pytest.mark.parametrize("late", [False, True])
+def test_zeroing_without_an_op_is_seen_in_front_of_backward(late: bool) -> None:
+    assert facts_of(zeroed(by_numpy, late=late)) == ()
+
+
+def test_zeroing_a_large_gradient_without_an_op_is_seen_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fp16doctor.record.roll.EARLY_COPY", 0)
+    assert facts_of(zeroed(by_numpy, late=True)) == ()
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("name", ["zero_", "times 0", "minus itself"])
+def test_zeroing_one_row_leaves_the_rest_as_it_is(name: str, late: bool) -> None:
+    def padding(grad: Tensor) -> None:
+        ZEROING[name](grad[:1])
+
+    assert UsageKind.MIXED_SCALES in {f.kind for f in facts_of(zeroed(padding, late=late))}
+
+
+def test_zeroing_every_gradient_of_one_buffer_starts_afresh() -> None:
+    def loop() -> None:
+        b = loops.Bench()
+        parameters = list(b.model.parameters())
+        flat = torch.zeros(sum(p.numel() for p in parameters))
+        at = 0
+        for p in parameters:
+            p.grad = flat[at : at + p.numel()].view_as(p)
+            at += p.numel()
+        for _ in range(3):
+            for p in parameters:
+                assert p.grad is not None
+                p.grad.zero_()
+            b.scaler.scale(b.loss()).backward()
+            b.step()
+
+    assert facts_of(loop) == ()
 
 
 def gan(*, clears: bool) -> Callable[[], None]:

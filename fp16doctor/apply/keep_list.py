@@ -1,0 +1,52 @@
+"""A keep-list around a script: modules, functions, lines and ops.
+
+Must not know how a kept call is run.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from torch import nn
+
+from fp16doctor.apply.keep_fp32 import covered, keep_fp32
+from fp16doctor.apply.keep_places import KeptOps, KeptPlaces
+from fp16doctor.apply.part import Order, Part
+from fp16doctor.apply.roots import at_roots
+from fp16doctor.schema.policy import KeepRule
+
+
+def part(order: Order) -> Part:
+    """Return the contexts that keep the remedy's targets in fp32."""
+    rules = tuple(map(KeepRule, order.remedy.target))
+    modules = _Modules(tuple(r for r in rules if r.kind == "module"))
+    places = KeptPlaces(tuple(r for r in rules if r.kind in ("function", "line")), order.lines)
+    ops = KeptOps(tuple(r for r in rules if r.kind == "op"))
+    has_ops = any(r.kind == "op" for r in rules)
+
+    def missed() -> tuple[str, ...]:
+        met = modules.applied | places.applied | ops.applied
+        return tuple(r.pattern for r in rules if r.pattern not in met)
+
+    return Part(
+        outer=(modules.around(),) if modules.rules else (),
+        inner=(places, *((ops,) if has_ops else ())),
+        missed=missed,
+    )
+
+
+class _Modules:
+    """Puts the rules for modules on each root that is called."""
+
+    def __init__(self, rules: tuple[KeepRule, ...]) -> None:
+        self.rules = rules
+        self.applied: set[str] = set()
+
+    def around(self) -> AbstractContextManager[None]:
+        return at_roots(self._first_call)
+
+    def _first_call(self, root: nn.Module) -> None:
+        found = [r for r in self.rules if any(True for _ in covered(root, r.what))]
+        if found:
+            keep_fp32(root, [r.what for r in found])
+            self.applied.update(r.pattern for r in found)

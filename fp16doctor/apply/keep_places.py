@@ -1,0 +1,93 @@
+"""Keeps functions, lines and ops of a running script in fp32.
+
+Must not know modules (``keep_fp32``) or how files are named: whoever calls knows the lines.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from fp16doctor.apply.kept_call import computes, in_fp32, is_dtype_of, reconciled
+from fp16doctor.apply.script_mode import ScriptMode, is_own
+from fp16doctor.apply.values import HALF
+from fp16doctor.schema.location import SourceLine
+from fp16doctor.schema.policy import KeepRule
+
+LineKey = tuple[CodeType, int]
+
+
+class Lines(Protocol):
+    """Names the user's line, and the library's in front of it, of a running frame."""
+
+    def key(self, frame: FrameType | None) -> tuple[LineKey | None, LineKey | None]:
+        """Return (innermost line outside torch, the user's own where that is a library's)."""
+
+    def line(self, key: LineKey | None) -> SourceLine | None:
+        """Return the line itself."""
+
+
+class KeptPlaces(ScriptMode):
+    """Runs what stands on kept lines in fp32; without rules it only reconciles formats.
+
+    What leaves a kept place flows on in fp32. Where torch refuses to mix it with 16-bit tensors,
+    as in a model that is stored in 16 bits, it is cast to their format.
+    """
+
+    def __init__(self, rules: tuple[KeepRule, ...], lines: Lines) -> None:
+        super().__init__()
+        self._rules, self._lines = rules, lines
+        self._known: dict[LineKey, tuple[str, ...]] = {}
+        self.applied: set[str] = set()  # patterns of rules that covered a call
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        """Run one call: in fp32 where its place is kept, else as the script has it."""
+        if not computes(func) and not is_dtype_of(func):
+            return func(*args, **kwargs)
+        if self._keeps(frame):
+            return in_fp32(func, args, kwargs)
+        return reconciled(func, args, kwargs)
+
+    def _keeps(self, frame: FrameType | None) -> bool:
+        if not self._rules:
+            return False
+        names = [n for key in self._lines.key(frame) if key is not None for n in self._names(key)]
+        self.applied.update(names)
+        return bool(names)
+
+    def _names(self, key: LineKey) -> tuple[str, ...]:
+        if key not in self._known:
+            line = self._lines.line(key)
+            found = [r.pattern for r in self._rules if line is not None and r.names_line(line)]
+            self._known[key] = tuple(found)
+        return self._known[key]
+
+
+class KeptOps(TorchDispatchMode):
+    """Runs kept ATen ops in fp32, below autograd: their backward gets fp32, too."""
+
+    def __init__(self, rules: tuple[KeepRule, ...]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        self._rules = rules
+        self.applied: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one op, with its inputs in fp32 where a rule names it."""
+        kwargs = kwargs or {}
+        name = str(func)
+        found = [r.pattern for r in self._rules if r.names_op(name)]
+        if not found or func._schema.is_mutable or is_own(sys._getframe(1)):
+            return func(*args, **kwargs)
+        self.applied.update(found)
+        return func(*tree_map(_up, args), **tree_map(_up, kwargs))
+
+
+def _up(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in HALF else value

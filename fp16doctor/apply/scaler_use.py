@@ -1,0 +1,131 @@
+"""A GradScaler used as it should be, in a running script that uses it otherwise.
+
+Must not know how a wrong use is found.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fp16doctor.apply.attributes import replaced
+from fp16doctor.apply.keep_places import Lines
+from fp16doctor.apply.part import Order, Part
+from fp16doctor.apply.script_mode import ScriptMode
+from fp16doctor.errors import ApplyError
+from fp16doctor.schema.policy import KeepRule
+
+_CLIPPED, _INJECTED = "FD402", "FD409"
+_ONES = frozenset(("ones_like", "ones", "new_ones"))
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+
+
+def part(order: Order) -> Part:
+    """Return the contexts that use the scaler as the treated finding advises.
+
+    Raises:
+        ApplyError: code-fix, for what only an edit of the script can do.
+    """
+    codes = {f.code for f in order.treated}
+    made = _Made()
+    if codes == {_CLIPPED}:
+        return Part(outer=(made.noted(),), inner=(_unscaled_before_clipping(made),),
+                    missed=lambda: () if made.unscaled else order.remedy.target)  # fmt: skip
+    if codes == {_INJECTED} and order.remedy.target:
+        rules = tuple(map(KeepRule, order.remedy.target))
+        injected = _ScaledOnes(rules, order.lines, made)
+        return Part(outer=(made.noted(),), inner=(injected,),
+                    missed=lambda: () if injected.applied else order.remedy.target)  # fmt: skip
+    raise ApplyError("a change of the script's code cannot be put in from outside", "code-fix")
+
+
+class _Made:
+    """Scalers and optimizers that the script has made."""
+
+    def __init__(self) -> None:
+        self.scalers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.unscaled = 0  # times that an optimizer's gradients were unscaled here
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note each that is made while the block runs."""
+
+        def into(found: weakref.WeakSet[Any]) -> Callable[[Callable[..., None]], Any]:
+            def made(original: Callable[..., None]) -> Callable[..., None]:
+                def __init__(owner: Any, *args: Any, **kwargs: Any) -> None:
+                    original(owner, *args, **kwargs)
+                    found.add(owner)
+
+                return __init__
+
+            return made
+
+        with (
+            replaced(torch.amp.GradScaler, "__init__", into(self.scalers)),
+            replaced(torch.optim.Optimizer, "__init__", into(self.optimizers)),
+        ):
+            yield
+
+    def scale(self) -> float:
+        """Return the loss scale in use, 1 where none is."""
+        return next((float(s.get_scale()) for s in self.scalers if s.is_enabled()), 1.0)
+
+    def unscale(self, parameters: list[Tensor]) -> None:
+        """Have each scaler divide the gradients of these parameters, once in a step."""
+        numbers = {id(p) for p in parameters}
+        for scaler in [s for s in self.scalers if s.is_enabled() and s._scale is not None]:
+            for optimizer in self.optimizers:
+                own = [p for group in optimizer.param_groups for p in group["params"]]
+                has_gradients = any(p.grad is not None for p in own)
+                if has_gradients and numbers & {id(p) for p in own} and _is_due(scaler, optimizer):
+                    scaler.unscale_(optimizer)
+                    self.unscaled += 1
+
+
+def _is_due(scaler: Any, optimizer: Any) -> bool:
+    stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
+    return bool(stage is torch.amp.grad_scaler.OptState.READY)
+
+
+@contextmanager
+def _unscaled_before_clipping(made: _Made) -> Iterator[None]:
+    def clipped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            made.unscale(given)
+            return original(given, *args, **kwargs)
+
+        return clip
+
+    with ExitStack() as stack:
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            for name in _CLIPS:
+                stack.enter_context(replaced(owner, name, clipped))
+        yield
+
+
+class _ScaledOnes(ScriptMode):
+    """Multiplies the ones that backward makes on a line by the loss scale."""
+
+    def __init__(self, rules: tuple[KeepRule, ...], lines: Lines, made: _Made) -> None:
+        super().__init__()
+        self._rules, self._lines, self._made = rules, lines, made
+        self.applied = 0
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        """Run one call."""
+        result = func(*args, **kwargs)
+        if getattr(func, "__name__", "") not in _ONES or torch._C._current_graph_task_id() == -1:
+            return result
+        line = self._lines.line(self._lines.key(frame)[0])
+        if line is None or not any(r.names_line(line) for r in self._rules):
+            return result
+        self.applied += 1
+        return result * self._made.scale()

@@ -1,0 +1,133 @@
+"""A line of the script with one expression in place of another, as a diff to paste.
+
+Must not know why a line is changed.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import torch
+
+from fp16doctor.schema.location import SourceLine
+
+_NAMESPACES = ("torch", "F", "nn", "functional", "special")  # not a tensor in front of the call
+_BUILTINS = ("abs", "float", "int", "len", "max", "min", "pow", "range", "sum")
+_BLOCK = " pass"  # a line that opens a block is none without a body
+
+
+def with_number(text: str, old: float, new: str) -> str | None:
+    """Return a line with ``new`` in place of the only number that equals ``old``.
+
+    None where the line is only part of a statement, or holds the number not once.
+    """
+    places = [n for n in _nodes(text) if _value(n) == old]
+    outer = [n for n in places if not any(_within(n, other) for other in places)]
+    return _spliced(text, outer[0], new) if len(outer) == 1 else None
+
+
+def receiver(text: str, method: str) -> str | None:
+    """Return what the only call of ``method`` on a line is made on: ``x`` of ``x.clamp(…)``."""
+    found = [
+        n.func.value
+        for n in _nodes(text)
+        if isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr.rstrip("_") == method.rstrip("_")
+    ]
+    return ast.unparse(found[0]) if len(found) == 1 else None
+
+
+def within_block(text: str, header: str) -> str | None:
+    """Return a line inside a ``with`` block that is meant for what the line computes itself.
+
+    None where it is no statement of its own, or calls modules and functions of the script.
+    """
+    if _parsed(text) is None or not all(_is_torchs(n) for n in _nodes(text)):
+        return None
+    return f"{header}\n+     {text}"
+
+
+def with_call_in_fp32(text: str, name: str) -> str | None:
+    """Return a line whose only call of ``name`` gets its first input in fp32.
+
+    ``torch.exp(x)`` becomes ``torch.exp((x).float())``, ``x.exp()`` becomes ``(x).float().exp()``.
+    """
+    calls = [n for n in _nodes(text) if isinstance(n, ast.Call) and _called(n) == name]
+    if len(calls) != 1 or not isinstance(calls[0].func, ast.Attribute):
+        return None
+    call, owner = calls[0], calls[0].func.value
+    if _root(owner) in _NAMESPACES:
+        place = call.args[0] if call.args else None
+    else:
+        place = None if isinstance(owner, ast.Name) and owner.id == "self" else owner
+    if place is None or isinstance(place, ast.Starred):
+        return None
+    return _spliced(text, place, f"({ast.get_source_segment(text, place)}).float()")
+
+
+def diff(line: SourceLine, new: str | None) -> str:
+    """Return the change of a line as a diff, "" where one of both is not known."""
+    if line.text is None or new is None:
+        return ""
+    return f"# {line.file}:{line.line}\n- {line.text}\n+ {new}"
+
+
+def _nodes(text: str) -> list[ast.AST]:
+    tree = _parsed(text) or _parsed(text + _BLOCK)
+    return [] if tree is None else list(ast.walk(tree))
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return None
+
+
+def _is_torchs(node: ast.AST) -> bool:
+    """Tell whether a node is no call, or one of a function of torch or a method of a tensor."""
+    if not isinstance(node, ast.Call):
+        return True
+    if not isinstance(node.func, ast.Attribute):
+        return isinstance(node.func, ast.Name) and node.func.id in _BUILTINS
+    owner, name = node.func.value, node.func.attr
+    if _root(owner) in _NAMESPACES:
+        return name[0].islower() or name[0] == "_"
+    return hasattr(torch.Tensor, name) and not (isinstance(owner, ast.Name) and owner.id == "self")
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr.rstrip("_") if isinstance(call.func, ast.Attribute) else ""
+
+
+def _root(node: ast.AST) -> str:
+    """``torch`` of ``torch.special.exp2``, "" of anything but a dotted name."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _value(node: ast.AST) -> float | None:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _value(node.operand)
+        return None if inner is None else -inner
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+        left, right = _value(node.left), _value(node.right)
+        if left is None or right is None:
+            return None
+        return left + right if isinstance(node.op, ast.Add) else left - right
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(node.value)  # type: ignore[arg-type]  # by its type
+    return None
+
+
+def _within(node: ast.AST, other: ast.AST) -> bool:
+    return node is not other and node in list(ast.walk(other))
+
+
+def _spliced(text: str, node: ast.AST, new: str) -> str:
+    """Columns of ``ast`` count bytes."""
+    raw = text.encode()
+    start, end = node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+    return (raw[:start] + new.encode() + raw[end:]).decode()
