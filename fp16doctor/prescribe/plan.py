@@ -91,14 +91,18 @@ def _joint(
     """
     chosen = [found[i] for i in answer.prescriptions if answer.status is _PRESCRIBED]
     treated = {i for p in chosen for i in p.treats}
-    before, leading = len(found), next(i for i, _ in demanding(case.findings))
+    before, (leading, first) = len(found), next(iter(demanding(case.findings)))
+
+    def last_of(parts: Sequence[Prescription]) -> tuple[int, tuple[int, float, float]]:
+        return max((_behind(p, first), rank(p)) for p in parts)
+
     for group in groups:
         place, before = before, before + len(group)
         verified = all(p.verification.verdict is Verdict.VERIFIED for p in group)
         treats = {i for p in group for i in p.treats}
         if len(group) < 2 or not verified or leading not in treats or not treated <= treats:
             continue
-        if treats > treated or max(map(rank, group)) < max(map(rank, chosen)):
+        if treats > treated or last_of(group) < last_of(chosen):
             titles = ", and ".join(p.remedy.title for p in group)
             return Recommendation(_PRESCRIBED, titles, tuple(range(place, place + len(group))))
     return None
