@@ -1,11 +1,14 @@
-"""Finds the first line of a script that writes a file, by reading its source.
+"""Finds the first line of a script that writes a file, by reading its source, and warns of it.
 
-Must not know why anyone asks, nor run anything.
+Must not run anything.
 """
 
 from __future__ import annotations
 
 import ast
+
+from fp16doctor.cli.voice import Voice
+from fp16doctor.record.script import PreparedScript
 
 _SAVERS = ("save", "save_pretrained", "save_model", "save_checkpoint", "save_state")
 _WRITING = frozenset("wax+")
@@ -25,6 +28,18 @@ def first_saving_line(source: str | bytes | None) -> tuple[int, str] | None:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _saves(node)]
     first = min(calls, key=lambda call: call.lineno, default=None)
     return None if first is None else (first.lineno, ast.unparse(first.func))
+
+
+def warn_of_saves(prepared: PreparedScript, steps: int, voice: Voice) -> None:
+    """Say that a script which ``--steps`` ends early writes files."""
+    saving = first_saving_line(prepared.source)
+    if saving is not None:
+        line, call = saving
+        voice.warn(
+            f"--steps {steps} ends the script early, and line {line} of"
+            f" {prepared.target.name!r} calls {call}: files it saves may be missing or come from"
+            " a half-trained model  [script-saves]"
+        )
 
 
 def _saves(call: ast.Call) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fp16doctor.cli.bundles import save_bundle
 from fp16doctor.cli.outputs import Output
-from fp16doctor.cli.saves import first_saving_line
+from fp16doctor.cli.saves import warn_of_saves
 from fp16doctor.cli.voice import Voice
 from fp16doctor.errors import Fp16DoctorError, OutputError
 from fp16doctor.record.script import PreparedScript, ScriptRun, Target, prepare, show_exception
@@ -74,19 +74,8 @@ def run_scan(request: Request, voice: Voice) -> int:
     scan = _Scan(request, voice, start)
     prepared = prepare(request.target)
     if request.steps is not None:
-        _warn_of_saves(prepared, request.steps, voice)
+        warn_of_saves(prepared, request.steps, voice)
     return scan.run(prepared)
-
-
-def _warn_of_saves(prepared: PreparedScript, steps: int, voice: Voice) -> None:
-    saving = first_saving_line(prepared.source)
-    if saving is not None:
-        line, call = saving
-        voice.warn(
-            f"--steps {steps} ends the script early, and line {line} of"
-            f" {prepared.target.name!r} calls {call}: files it saves may be missing or come from"
-            " a half-trained model  [script-saves]"
-        )
 
 
 class _Scan:
