@@ -49,12 +49,13 @@ def with_fixup(tape: Tape, plan: FixupPlan) -> Tape:
     for name in sorted(plan.stds):
         ref = producers.widest_view(numbers.get(name, -1))
         if ref is not None:
-            value = drawn(plan, name, _shape(ref), generator)
-            leaves[numbers[name]] = _with_values(leaves[numbers[name]], value, ref)
+            value = drawn(plan, name, own_shape(ref), generator)
+            leaves[numbers[name]] = with_values(leaves[numbers[name]], value, ref)
     return replace(tape, leaves=leaves)
 
 
-def _with_values(leaf: Leaf, value: Tensor, ref: TensorRef) -> Leaf:
+def with_values(leaf: Leaf, value: Tensor, ref: TensorRef) -> Leaf:
+    """Return a parameter's leaf with other values, in the parameter's own shape."""
     data: Tensor = leaf.data.clone()
     view = torch.empty(0, dtype=torch_dtype(ref.dtype), device=data.device)
     view.set_(data.untyped_storage(), ref.offset, ref.shape, ref.stride)
@@ -62,8 +63,8 @@ def _with_values(leaf: Leaf, value: Tensor, ref: TensorRef) -> Leaf:
     return replace(leaf, data=data)
 
 
-def _shape(ref: TensorRef) -> tuple[int, ...]:
-    """The parameter's own shape: a tape may know it by the view that a product takes."""
+def own_shape(ref: TensorRef) -> tuple[int, ...]:
+    """Return the parameter's own shape: a tape may know it by the view that a product takes."""
     return ref.shape[::-1] if _is_transposed(ref) else ref.shape
 
 

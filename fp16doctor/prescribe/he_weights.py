@@ -8,16 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from fp16doctor.prescribe.fixup_weights import SEED, own_shape, with_values
 from fp16doctor.replay.dataflow import producers_of
-from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.layers import Nonlinearity, layers_of, nonlinearity_after
 from fp16doctor.replay.parameters import parameter_numbers, parameter_values
-from fp16doctor.schema.tape import Leaf, Tape, TensorRef
+from fp16doctor.schema.tape import Tape
 
 LARGER = 2.0  # times He's standard deviation
-SEED = 0  # of the weights that are tried
 
 
 def oversized_layers(tape: Tape) -> dict[str, Nonlinearity]:
@@ -41,14 +40,7 @@ def with_he(tape: Tape, weights: dict[str, Nonlinearity]) -> Tape:
     for name, nonlinearity in weights.items():
         ref = producers.widest_view(numbers.get(name, -1))
         if ref is not None:
-            drawn = torch.empty(ref.shape)
+            drawn = torch.empty(own_shape(ref))
             nn.init.kaiming_normal_(drawn, nonlinearity=nonlinearity, generator=generator)
-            leaves[numbers[name]] = _with_values(leaves[numbers[name]], drawn, ref)
+            leaves[numbers[name]] = with_values(leaves[numbers[name]], drawn, ref)
     return replace(tape, leaves=leaves)
-
-
-def _with_values(leaf: Leaf, value: Tensor, ref: TensorRef) -> Leaf:
-    data: Tensor = leaf.data.clone()
-    view = torch.empty(0, dtype=torch_dtype(ref.dtype), device=data.device)
-    view.set_(data.untyped_storage(), ref.offset, ref.shape, ref.stride).copy_(value)
-    return replace(leaf, data=data)

@@ -51,6 +51,22 @@ def test_only_oversized_weights_are_drawn_anew(form: str) -> None:
         assert float(after[name].std()) == pytest.approx((2 / WIDTH) ** 0.5, rel=0.25)
 
 
+@pytest.mark.parametrize("form", [AUTOCAST, PURE])
+def test_the_fan_in_is_the_parameters_own_however_the_tape_knows_it(form: str) -> None:
+    """A product takes a stored half weight transposed: 16 rows of 64 have a fan_in of 64."""
+
+    def funnel() -> nn.Sequential:
+        model = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH), nn.ReLU())
+        for layer in (model[0], model[2]):
+            nn.init.normal_(layer.weight, std=1.5)
+        return model
+
+    (tape,) = Job(funnel, loss, form).tapes()
+    after = parameter_values(with_he(tape, oversized_layers(tape)))
+    assert float(after["0.weight"].std()) == pytest.approx((2 / WIDTH) ** 0.5, rel=0.1)
+    assert float(after["2.weight"].std()) == pytest.approx((2 / 64) ** 0.5, rel=0.1)
+
+
 def test_verified_on_the_first_step_and_the_ones_behind_it_and_its_code_runs() -> None:
     tapes = tuple(Job(net, loss, steps=5).tapes())
     bench = Bench(tapes[:1], 60, window=tapes)
