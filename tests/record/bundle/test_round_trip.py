@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from bundling import FIVE, bundles_of, one_linear
+from torch import nn
 
 from fp16doctor.errors import BundleError
 from fp16doctor.record.bundle import read_bundle, write_bundle
