@@ -8,22 +8,39 @@ Must not know how a keep-list is found.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
 from typing import Any, TypeVar, overload
 
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import TorchFunctionMode
 
 from fp16doctor.apply.kept_call import computes, in_fp32
-from fp16doctor.apply.quiet_autocast import no_autocast
-from fp16doctor.apply.values import HALF, to_dtype, to_fp32
+from fp16doctor.apply.kept_module import keep, own_format
+from fp16doctor.apply.sharded import sharded_around
+from fp16doctor.apply.values import HALF
 from fp16doctor.errors import ApplyError
 from fp16doctor.schema.policy import in_module
 
 Module = TypeVar("Module", bound=nn.Module)
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+_MISSING = "no module of {} is called {!r}; take a name from model.named_modules()"
+_NEVER_CALLED = (
+    "{0!r} was to be kept in fp32, and its forward is never called: nn.MultiheadAttention reads "
+    "its weights itself; keep {1!r}"
+)
+_SHARED = (
+    "a parameter was to be stored in fp32, and the module {0!r}, with modules of its own that stay "
+    "in 16 bits, computes on it as {1!r}; keep {0!r} or take the parameter out of it"
+)
+_SHARDED = (
+    "{0!r} was to be kept in fp32, and FSDP has sharded its parameters already, in a group that "
+    "has one dtype; call keep_fp32 first, then fully_shard on {0!r} with "
+    "mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32), then on the model"
+)
 
 
 class Fp32Region(ContextDecorator, TorchFunctionMode):
@@ -40,20 +57,6 @@ class Fp32Region(ContextDecorator, TorchFunctionMode):
         return type(self)()  # each call of a decorated function has its own
 
 
-class Fp32Forward:
-    """Stands in front of one module's ``forward``; saved and copied with the module."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.replaced = module.__dict__.get("forward")  # an instance's own, None for the class's
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module on its inputs in fp32, without autocast."""
-        forward = self.replaced or functools.partial(type(self.module).forward, self.module)
-        with no_autocast():
-            return forward(*to_fp32(args), **to_fp32(kwargs))
-
-
 @overload
 def keep_fp32(target: Module, patterns: Iterable[str]) -> Module: ...
 @overload
@@ -63,68 +66,99 @@ def keep_fp32() -> Fp32Region: ...
 def keep_fp32(target: Any = None, patterns: Iterable[str] | None = None) -> Any:
     """Keep modules of a model, a function, or a block of code in fp32.
 
-    ``keep_fp32(model, ["blocks.2.ffn", "head*"])`` keeps modules with everything below them, and
-    has every other module that stores 16-bit parameters cast its inputs to its own format; it
+    ``keep_fp32(model, ["blocks.2.ffn", "head*"])`` keeps modules with everything below them and
     returns the model. ``@keep_fp32`` keeps a function, ``with keep_fp32():`` a block.
+
+    A kept module gets its floating inputs in fp32 (tensors of any shape, also in tuples, lists,
+    dicts and dataclasses; fp16 and bf16 are cast, all else stays), runs without autocast, stores
+    parameters and buffers in fp32, and returns what it computes, in fp32. Whoever takes that
+    casts it: autocast where it has an op on its 16-bit list, else every module that computes on
+    16-bit parameters casts its own inputs. A parameter has one format: in a model stored in 16
+    bits, a module that shares one with a kept module is kept as well.
+
+    Parameters stay the same objects, under the same names, so that an optimizer may be made
+    before; call it before the optimizer's first step, whose 16-bit state is not widened. The
+    model can be copied, saved, pickled, wrapped in DDP and compiled; ``model.half()`` and
+    ``.to(dtype)`` afterwards leave kept modules in fp32, bit by bit. Under FSDP call it before
+    ``fully_shard``, and give each kept module a group of its own, as a group has one dtype:
+    ``fully_shard(model.head, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32))``.
 
     Args:
         target: A model, a function, or nothing.
         patterns: Names of modules as in ``model.named_modules()``; * and ? stand for any text.
 
     Raises:
-        ApplyError: no-such-module, a pattern that names no module of the model.
+        ApplyError: no-such-module, a pattern that names no module of the model, or none is given;
+            never-called, a projection whose weights ``nn.MultiheadAttention`` reads itself;
+            already-sharded, FSDP manages the module; shared-parameter, the kept parameter is also
+            one of a module with modules of its own. Nothing is changed then. A call of a kept
+            module raises kept-in-16-bits, where its parameters no longer are fp32.
     """
     if isinstance(target, nn.Module):
-        return _keep_modules(target, tuple(patterns or ()))
+        return _keep_modules(target, (patterns,) if isinstance(patterns, str) else patterns)
     if target is None:
         return Fp32Region()
     return Fp32Region()(target)
 
 
 def covered(model: nn.Module, pattern: str) -> Iterator[nn.Module]:
-    """Yield the topmost modules that a pattern names."""
+    """Yield the topmost modules that a pattern names and that are called."""
+    return (module for _, module in _covered(model, pattern))
+
+
+def _covered(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
+    """A ModuleList is named, and what it holds is called."""
     above: list[str] = []
     for name, module in model.named_modules():
         plain = ".".join(part for part in name.split(".") if part != "_orig_mod")
         if any(plain.startswith(a + ".") for a in above):
             continue
-        if name and in_module(pattern, plain):
+        if name and in_module(pattern, plain) and not isinstance(module, _CONTAINERS):
             above.append(plain)
-            yield module
+            yield name, module
 
 
-def _keep_modules(model: Module, patterns: tuple[str, ...]) -> Module:
-    found = {p: tuple(covered(model, p)) for p in patterns}
-    missing = [p for p, modules in found.items() if not modules]
-    if missing:
-        raise ApplyError(
-            f"no module of {type(model).__name__} is called {missing[0]!r}; take a name from "
-            "model.named_modules()",
-            "no-such-module",
-        )
-    for modules in found.values():
-        for module in modules:
-            _keep(module)
+def _keep_modules(model: Module, patterns: Iterable[str] | None) -> Module:
+    found: dict[str, nn.Module] = {}
+    for pattern in tuple(patterns or ()) or ("",):
+        named = dict(_covered(model, pattern)) if pattern else {}
+        if not named:
+            raise ApplyError(_MISSING.format(type(model).__name__, pattern), "no-such-module")
+        found |= named
+    for name, module in found.items():
+        _refuse(model, name, module)
+    sharing = _sharing(model, found.values())
+    for module in (*found.values(), *sharing):
+        keep(module)
     _cast_where_it_goes_on(model)
     return model
 
 
-def _keep(module: nn.Module) -> None:
-    module.float()
-    if not isinstance(module.__dict__.get("forward"), Fp32Forward):
-        module.__dict__["forward"] = Fp32Forward(module)
+def _refuse(model: nn.Module, name: str, module: nn.Module) -> None:
+    """Raise ApplyError where a module cannot be kept by what can be done to it."""
+    if isinstance(module, NonDynamicallyQuantizableLinear):
+        raise ApplyError(_NEVER_CALLED.format(name, name.rpartition(".")[0]), "never-called")
+    if sharded_around(model, name):
+        raise ApplyError(_SHARDED.format(name), "already-sharded")
+
+
+def _sharing(model: nn.Module, kept: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the modules outside the kept ones that have one of their 16-bit parameters."""
+    inside = {id(m) for top in kept for m in top.modules()}
+    shared = {id(p) for top in kept for p in top.parameters() if p.dtype in HALF}
+    found = []
+    for name, module in model.named_modules():
+        own = module.named_parameters(recurse=False)
+        names = [n for n, p in own if id(p) in shared and id(module) not in inside]
+        if names and any(True for _ in module.children()):
+            raise ApplyError(_SHARED.format(name, names[0]), "shared-parameter")
+        found += [module] * bool(names)
+    return found
 
 
 def _cast_where_it_goes_on(model: nn.Module) -> None:
-    """Have modules that store 16 bits cast their own inputs: a kept one hands on fp32."""
+    """Have modules that compute on 16 bits cast their own inputs: a kept one hands on fp32."""
     for module in model.modules():
-        own = {p.dtype for p in module.parameters(recurse=False)}
         known = own_format in module._forward_pre_hooks.values()
-        if own & set(HALF) and not known:
+        if not known and next(module.parameters(recurse=False), None) is not None:
             module.register_forward_pre_hook(own_format, with_kwargs=True)
-
-
-def own_format(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Cast a module's inputs to the format of its own parameters."""
-    own = next(p.dtype for p in module.parameters(recurse=False))
-    return to_dtype(args, own), to_dtype(kwargs, own)

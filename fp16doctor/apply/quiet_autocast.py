@@ -10,14 +10,14 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-_DEVICES = ("cpu", "cuda")
+AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
 @contextmanager
 def no_autocast() -> Iterator[None]:
     """Run the block without autocast; what was set before is set again after it."""
     with ExitStack() as stack:
-        for device in _DEVICES:
+        for device in AUTOCAST_DEVICES:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
@@ -25,4 +25,4 @@ def no_autocast() -> Iterator[None]:
 
 def autocast_is_on() -> bool:
     """Tell whether autocast is on for any kind of device."""
-    return any(map(torch.is_autocast_enabled, _DEVICES))
+    return any(map(torch.is_autocast_enabled, AUTOCAST_DEVICES))

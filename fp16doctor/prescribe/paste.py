@@ -9,7 +9,7 @@ Must not know how a keep-list is found or tried.
 from __future__ import annotations
 
 from fp16doctor.prescribe.edit import diff, with_call_in_fp32, within_block
-from fp16doctor.replay.keep import covers
+from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.location import OpSite, Phase, SourceLine
@@ -62,7 +62,7 @@ def pasted(targets: tuple[str, ...], device: str, tape: Tape | None = None) -> s
     It expects ``torch`` and ``model`` in place; ``device`` is "cpu" or "cuda". The script's lines
     are taken from ``tape``; where they are not known, a comment says what to do.
     """
-    names = [t.partition(":")[2] for t in targets if t.startswith("module:")]
+    names = _modules(targets, tape)
     others = [_other(t, tape) for t in targets if not t.startswith("module:")]
     blocks = any(_WITH in text for text in others)
     parts = [_TO] if names or blocks else []
@@ -70,6 +70,11 @@ def pasted(targets: tuple[str, ...], device: str, tape: Tape | None = None) -> s
     parts += [_BLOCK] if blocks else []
     code = "".join(parts) + "\n" * bool(blocks) + "\n".join(others)
     return code.replace("DEVICE", repr(device)).rstrip("\n")
+
+
+def _modules(targets: tuple[str, ...], tape: Tape | None) -> list[str]:
+    rules = tuple(KeepRule(t) for t in targets if t.startswith("module:"))
+    return [r.what for r in (with_sharing(tape, rules) if tape is not None else rules)]
 
 
 def _other(target: str, tape: Tape | None) -> str:

@@ -12,6 +12,7 @@ from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.joint import joint_cures
 from fp16doctor.prescribe.notes import note
+from fp16doctor.prescribe.paste_forms import with_forms
 from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.treatable import (
@@ -61,14 +62,14 @@ def plan(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
     case = Case(tuple(findings), bench, updates, refused)
-    found = tuple(prescriptions(case))
+    found = tuple(map(with_forms, prescriptions(case)))
     if leading.name in _LOGIC:
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
             "not a matter of precision: no format or loss scale changes it",
             prescriptions=_code_changes(found, tuple(findings).index(leading)),
         )
-    groups = tuple(joint_cures(case, found))
+    groups = tuple(tuple(map(with_forms, g)) for g in joint_cures(case, found))
     answer = _recommendation(tuple(findings), leading, found, bench)
     answer = _joint(case, groups, found, answer) or answer
     found += tuple(p for g in groups for p in g)

@@ -139,6 +139,17 @@ class ModulePaths:
                     taken.add(unique)
         return table
 
+    def tied_names(self) -> dict[int, tuple[str, ...]]:
+        """Return storage address -> FQNs of a parameter behind its first, where it has several."""
+        table: dict[int, tuple[str, ...]] = {}
+        for root in self.roots():
+            first = {id(p): n for n, p in root.named_parameters()}
+            for name, parameter in root.named_parameters(remove_duplicate=False):
+                key = _address(parameter)
+                if key is not None and first[id(parameter)] != name:
+                    table[key] = (*table.get(key, ()), _plain(name))
+        return table
+
     # -- hooks -----------------------------------------------------------------------------------
 
     # torch.compile traces what global hooks do; there is nothing to see while it traces.
@@ -264,15 +275,19 @@ def _join(parent: str, name: str) -> str:
     return f"{parent}.{name}" if parent else name
 
 
+def _address(t: Tensor) -> int | None:
+    try:
+        return int(t.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError, ValueError):  # sparse, uninitialised, wrapped
+        return None
+
+
 def _note(
     table: dict[int, tuple[str, bool, bool]], name: str, t: Tensor, trains: bool, *, buffer: bool
 ) -> bool:
     """Enter one tensor; False if its storage is known already, or it has none."""
-    try:
-        key = t.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError, ValueError):  # sparse, uninitialised, wrapped
-        return False
-    if key in table:
+    key = _address(t)
+    if key is None or key in table:
         return False
     table[key] = (name, trains, buffer)
     return True

@@ -55,6 +55,7 @@ class _Builder:
         self._recorder, self._roll, self._rank = recorder, roll, rank
         self._versions: dict[int, int] = {}
         self._named = recorder.modules.named_tensors()
+        self._tied = recorder.modules.tied_names()
         self._devices = {n: leaf.device for n, leaf in roll.leaves.items()}
 
     def build(self, marks: StepMarks) -> Tape:
@@ -188,6 +189,7 @@ class _Builder:
         return Leaf(
             data=_bytes(leaf.bytes),
             name=known[0] if known else None,
+            also=self._tied.get(self._roll.weak[number].cdata, ()),
             is_parameter=number in self._roll.params or bool(known and known[1]),
             is_buffer=bool(known and known[2]),
             key=self._roll.weak[number].cdata,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import KeepRule, in_module
 from fp16doctor.schema.tape import Tape
@@ -16,7 +17,31 @@ def kept_ops(tape: Tape, rules: tuple[KeepRule, ...]) -> frozenset[int]:
     """Return the positions of all ops that a rule covers, their backward ops included."""
     if not rules:
         return frozenset()
+    rules = with_sharing(tape, rules)
     return frozenset(c.index for c in tape.ops if any(covers(r, c.site) for r in rules))
+
+
+def with_sharing(tape: Tape, rules: tuple[KeepRule, ...]) -> tuple[KeepRule, ...]:
+    """Add the modules that share a parameter, stored in 16 bits, with a kept module.
+
+    Tied weights have one format: in fp32 for the one, they are so for the other.
+    """
+    found = dict.fromkeys(rules)
+    for number, leaf in tape.leaves.items():
+        names = (leaf.name, *leaf.also) if leaf.name and leaf.also else ()
+        if any(covers_tensor(r, n) for r in rules for n in names) and _in_half(tape, number):
+            owners = (n.rpartition(".")[0] for n in names if n)
+            found |= {KeepRule(f"module:{o}"): None for o in owners if o and not _known(o, rules)}
+    return tuple(found)
+
+
+def _known(module: str, rules: tuple[KeepRule, ...]) -> bool:
+    return any(r.kind == "module" and in_module(r.what, module) for r in rules)
+
+
+def _in_half(tape: Tape, number: int) -> bool:
+    ref = producers_of(tape).widest_view(number)
+    return ref is not None and ref.dtype in ("float16", "bfloat16")
 
 
 def covers(rule: KeepRule, site: OpSite) -> bool:
@@ -43,6 +68,8 @@ def in_torch_module(site: OpSite) -> bool:
     return not own and hasattr(torch.nn, site.module_class)
 
 
-def covers_tensor(rule: KeepRule, name: str) -> bool:
+def covers_tensor(rule: KeepRule, name: str | None) -> bool:
     """Tell whether a parameter or buffer belongs to a kept module."""
-    return rule.kind == "module" and in_module(rule.what, name.rpartition(".")[0])
+    return (
+        name is not None and rule.kind == "module" and in_module(rule.what, name.rpartition(".")[0])
+    )

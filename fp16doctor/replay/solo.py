@@ -188,8 +188,8 @@ class SoloPlayer(Player):
             if ref is None or torch_dtype(ref.dtype) not in _HALF:
                 continue
             carried = leaf.is_parameter or bool(producers.writers(number))
-            name = leaf.name
-            kept = name and any(covers_tensor(rule, name) for rule in self.policy.keep)
+            names = (leaf.name, *leaf.also)
+            kept = any(covers_tensor(rule, n) for rule in self.policy.keep for n in names)
             if kept or (self.policy.stores_fp32 and carried):
                 value = self.env.tensor(ref).float()
                 self.env.override(number, value, ref, torch_dtype(ref.dtype))

@@ -6,7 +6,7 @@ Must not know the rest of a report.
 from __future__ import annotations
 
 from fp16doctor.report import wording
-from fp16doctor.report.view_model import CodeLine, FindingView, RemedyView
+from fp16doctor.report.view_model import CodeLine, FindingView, FormView, RemedyView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence, Finding, Severity
 from fp16doctor.schema.location import OpSite
@@ -78,6 +78,7 @@ def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> R
         comparison=_comparison(cure),
         recommended=position in diagnosis.recommendation.prescriptions,
         told=told,
+        forms=tuple(FormView(n, text) for n, text in cure.remedy.forms.items()),
     )
 
 

@@ -96,7 +96,10 @@ def render_terminal(
     _answer(page, view.answer)
     for finding in view.findings:
         short = finding.severity == "note" and not verbose
-        (_note if short else _finding)(page, finding)
+        if short:
+            _note(page, finding)
+        else:
+            _finding(page, finding, verbose)
     _limits(page, view, verbose)
     if verbose:
         _details(page, view)
@@ -129,7 +132,7 @@ def _note(page: _Page, finding: FindingView) -> None:
     _part(page, "where", [wording.joined(finding.where, *lines)])
 
 
-def _finding(page: _Page, finding: FindingView) -> None:
+def _finding(page: _Page, finding: FindingView, verbose: bool) -> None:
     _head(page, finding)
     _part(page, "where", [finding.where, *map(_code, finding.lines), finding.repeats])
     _part(page, "evidence", finding.evidence)
@@ -137,14 +140,14 @@ def _finding(page: _Page, finding: FindingView) -> None:
     _part(page, "cause", [finding.cause, finding.consequences, folded])
     _part(page, "chain", [finding.chain])
     for remedy in finding.remedies:
-        _remedy(page, remedy)
+        _remedy(page, remedy, verbose)
     if not finding.remedies:
         _part(page, "remedy", [finding.advice])
         _part(page, "verified", [finding.unproved])
     _part(page, "explain", [finding.explain])
 
 
-def _remedy(page: _Page, remedy: RemedyView) -> None:
+def _remedy(page: _Page, remedy: RemedyView, verbose: bool) -> None:
     if remedy.told:
         _part(page, "remedy", [f"{remedy.title}: {remedy.verdict}, see above"])
         return
@@ -152,6 +155,10 @@ def _remedy(page: _Page, remedy: RemedyView) -> None:
     _part(page, "remedy", [title])
     for line in remedy.change.splitlines():
         page.code(line, indent=_PART_LABEL + 2)
+    for form in remedy.forms if verbose else ():
+        page.put(f"or, {form.name}:", indent=_PART_LABEL + 2)
+        for line in form.change.splitlines():
+            page.code(line, indent=_PART_LABEL + 4)
     if remedy.verdict in ("verified", "refuted"):
         _part(page, remedy.verdict, [remedy.proof or remedy.verdict])
     else:

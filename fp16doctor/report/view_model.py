@@ -30,6 +30,14 @@ class CodeLine:
 
 
 @dataclass(frozen=True, slots=True)
+class FormView:
+    """The same cure in the words of a library."""
+
+    name: str  # the library
+    change: str  # text to paste
+
+
+@dataclass(frozen=True, slots=True)
 class RemedyView:
     """One cure and its proof."""
 
@@ -43,6 +51,7 @@ class RemedyView:
     comparison: tuple[tuple[str, str, str], ...]  # quantity, before, after
     recommended: bool
     told: bool = False  # under an earlier finding, with its proof
+    forms: tuple[FormView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

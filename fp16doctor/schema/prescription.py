@@ -35,10 +35,11 @@ class Remedy:
 
     kind: RemedyKind
     title: str  # imperative, one thing
-    change: str = ""  # text to paste
+    change: str = ""  # text to paste: plain torch
     target: tuple[str, ...] = ()  # module:… function:… line:… op:…
     value: Any = None  # dtype name, or {"low", "recommended", "high"} of a loss scale
     cost: dict[str, float] = field(default_factory=dict)  # flops_share, bytes_share
+    forms: dict[str, str] = field(default_factory=dict)  # the same for "FSDP", …: text to paste
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,7 @@ class Leaf:
 
     data: Tensor  # 1-D uint8 view of all bytes, or a copy made before the first write to it
     name: str | None = None  # parameter or buffer FQN
+    also: tuple[str, ...] = ()  # other FQNs of the same parameter: tied weights
     is_parameter: bool = False  # a leaf tensor that requires grad
     is_buffer: bool = False
     key: int = 0  # address of the storage: the same tensor in another step

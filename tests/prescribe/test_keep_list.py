@@ -217,6 +217,34 @@ def test_the_code_casts_what_is_nested(form: str) -> None:
                     torch.bfloat16), ("rnn",))  # fmt: skip
 
 
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.mid = nn.Embedding(7, 8), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 7, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.mid(self.tokens(ids)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["tokens", "head"])
+def test_tied_weights_have_one_format(form: str, name: str) -> None:
+    """Stored in 16 bits, who shares the weight of a kept module is kept as well."""
+
+    def predicted(model: nn.Module, cast: Callable[[Tensor], Tensor]) -> Tensor:
+        ids = torch.arange(6).reshape(2, 3)
+        return F.cross_entropy(model(ids).float().flatten(0, 1), ids.flatten())
+
+    job = Job(Tied, predicted, form)
+    assert_same(job, (name,))
+    code = pasted((f"module:{name}",), "cpu", job.tapes()[0])
+    assert ("for name in ['head', 'tokens']" in code or "['tokens', 'head']" in code) is (
+        form == PURE
+    )
+
+
 def assert_same(job: Job, names: tuple[str, ...]) -> None:
     targets = tuple(f"module:{n}" for n in names)
     (tape,) = job.tapes()
@@ -224,7 +252,7 @@ def assert_same(job: Job, names: tuple[str, ...]) -> None:
 
     def patched() -> nn.Module:
         model = job.model().to(job.dtype if job.form == PURE else torch.float32)
-        exec(pasted(targets, "cpu"), {"torch": torch, "model": model})
+        exec(pasted(targets, "cpu", tape), {"torch": torch, "model": model})
         return model
 
     cast = job.cast

@@ -13,6 +13,7 @@ from fp16doctor.report.glossary import TERMS, terms_used
 from fp16doctor.report.html import render_html
 from fp16doctor.report.terminal import render_terminal
 from fp16doctor.report.view import build_view
+from fp16doctor.schema.codec import from_json, to_json
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence
 from fp16doctor.schema.recording import StepInfo
@@ -180,3 +181,34 @@ def test_the_glossary_explains_what_is_used_and_nothing_else(hand_made: HandMade
     assert "keep-list" not in terms
     assert terms_used(["two keep-lists"]) == (("keep-list", TERMS["keep-list"]),)
     assert terms_used(["supernormal"]) == ()
+
+
+def with_forms(diagnosis: Diagnosis) -> Diagnosis:
+    first, *others = diagnosis.prescriptions
+    forms = {
+        "FSDP": "policy = \\\n    MixedPrecisionPolicy(param_dtype=torch.bfloat16)  # <script>"
+    }
+    cure = replace(first, remedy=replace(first.remedy, forms=forms))
+    return replace(diagnosis, prescriptions=(cure, *others))
+
+
+def test_other_forms_are_folded_on_the_page(overflow: Diagnosis) -> None:
+    page = render_html(with_forms(overflow))
+    fold = page.partition("<summary>other ways to write it</summary>")[2].partition("</details>")[0]
+    assert "<p>FSDP</p>" in fold
+    assert "\n    MixedPrecisionPolicy(param_dtype=torch.bfloat16)  # &lt;script&gt;</pre>" in fold
+    assert "other ways" not in render_html(overflow)
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_other_forms_stand_in_the_terminal_when_asked(overflow: Diagnosis, verbose: bool) -> None:
+    text = render_terminal(
+        with_forms(overflow), color=False, width=100, outputs=None, verbose=verbose
+    )
+    assert ("or, FSDP:" in text) is verbose
+    assert ("\n" + " " * (12 + 2 + 4) + "MixedPrecisionPolicy(" in text) is verbose
+
+
+def test_other_forms_travel_in_the_json(overflow: Diagnosis) -> None:
+    diagnosis = with_forms(overflow)
+    assert from_json(to_json(diagnosis)) == diagnosis

@@ -95,7 +95,9 @@ class _Writer:
     def leaf(self, number: int, leaf: Leaf) -> dict[str, Any]:
         """Spell a leaf; its bytes become a tensor."""
         kinds = [k for k in ("is_parameter", "is_buffer") if getattr(leaf, k)]
-        name = {} if leaf.name is None else {"name": leaf.name}
+        name: dict[str, Any] = {} if leaf.name is None else {"name": leaf.name}
+        if leaf.also:
+            name["also"] = list(leaf.also)
         data = self.bytes(f"leaf.{number}", leaf.data)
         return {"storage": number, "data": data, **name, "kinds": kinds}
 
@@ -194,6 +196,10 @@ class _Reader:
         leaf = Leaf(
             data=self._bytes(data.get("data")),
             name=read.optional_text(data.get("name"), "a leaf's name"),
+            also=tuple(
+                read.text(n, "a leaf's name")
+                for n in read.items(data.get("also", []), "a leaf's other names")
+            ),
             is_parameter="is_parameter" in kinds,
             is_buffer="is_buffer" in kinds,
         )

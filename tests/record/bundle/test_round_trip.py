@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from bundling import FIVE, bundles_of, one_linear
+from torch import nn
 
 from fp16doctor.errors import BundleError
 from fp16doctor.record.bundle import read_bundle, write_bundle
@@ -67,6 +68,22 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert again.outcome == bundle.outcome
     names = [(n, x.name, x.is_parameter, x.is_buffer) for n, x in bundle.tape.leaves.items()]
     assert [(n, x.name, x.is_parameter, x.is_buffer) for n, x in again.tape.leaves.items()] == names
+
+
+def test_tied_weights_keep_their_names(tmp_path: Path) -> None:
+    def tied() -> None:
+        model = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 4, bias=False))
+        model[1].weight = model[0].weight
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model(torch.arange(4)).sum().backward()
+        optimizer.step()
+
+    (bundle,) = bundles_of(tied)
+    path = tmp_path / "a.fp16doctor"
+    write_bundle(path, bundle)
+    for tape in (bundle.tape, read_bundle(path).tape):
+        names = [(x.name, x.also) for x in tape.leaves.values() if x.is_parameter]
+        assert names == [("0.weight", ("1.weight",))]
 
 
 def test_equal_random_states_are_written_once(tmp_path: Path) -> None:
