@@ -15,7 +15,8 @@ from fp16doctor.apply.roots import at_roots
 
 def part(order: Order) -> Part:
     """Return the context that runs the remedy's own code on the first model that it fits."""
-    stem = order.remedy.target[0].partition(":")[2].rstrip("*").rstrip(".")
+    target = order.remedy.target[0] if order.remedy.target else ""
+    stem = target.partition(":")[2].rstrip("*").rstrip(".")  # "" is the model itself
     code = compile(order.remedy.change, "<fixup>", "exec")
     done: list[bool] = []
 

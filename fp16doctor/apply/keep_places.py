@@ -9,7 +9,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -20,6 +20,7 @@ from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.policy import KeepRule
 
 LineKey = tuple[CodeType, int]
+_CALL = nn.Module._call_impl.__code__
 
 
 class Lines(Protocol):
@@ -56,7 +57,9 @@ class KeptPlaces(ScriptMode):
     def _keeps(self, frame: FrameType | None) -> bool:
         if not self._rules:
             return False
-        names = [n for key in self._lines.key(frame) if key is not None for n in self._names(key)]
+        names = {n for key in self._lines.key(frame) if key is not None for n in self._names(key)}
+        if any(n.startswith("line:") for n in names) and in_module_of_torch(frame):
+            names = {n for n in names if not n.startswith("line:")}
         self.applied.update(names)
         return bool(names)
 
@@ -66,6 +69,24 @@ class KeptPlaces(ScriptMode):
             found = [r.pattern for r in self._rules if line is not None and r.names_line(line)]
             self._known[key] = tuple(found)
         return self._known[key]
+
+
+def in_module_of_torch(frame: FrameType | None) -> bool:
+    """Tell whether a module of torch runs a call, below another module.
+
+    A line is what it computes itself: ``sigmoid(self.conv(x))`` the sigmoid alone. A module that
+    the script calls from outside all modules, a loss, belongs to its line.
+    """
+    inner: Any = None
+    while frame is not None:
+        if frame.f_code is _CALL:
+            if inner is not None:
+                return True  # below this one
+            inner = frame.f_locals.get("self")
+            if not type(inner).__module__.startswith("torch.nn."):
+                return False
+        frame = frame.f_back
+    return False
 
 
 class KeptOps(TorchDispatchMode):

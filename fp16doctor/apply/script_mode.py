@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from fp16doctor.apply.attributes import replaced
@@ -70,7 +71,8 @@ class ScriptMode(TorchFunctionMode):
     ) -> Any:
         """Run one call, changed unless it is ours."""
         frame = sys._getframe(1)
-        if is_own(frame):
+        # An ATen op comes by where a dispatch mode hands on what C++ called: that has its formats.
+        if isinstance(func, (OpOverload, OpOverloadPacket)) or is_own(frame):
             return func(*args, **(kwargs or {}))
         return self.call(func, args, kwargs or {}, frame)
 

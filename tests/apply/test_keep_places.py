@@ -101,3 +101,24 @@ def test_a_refusal_of_another_kind_is_the_scripts_own() -> None:
         said = str(error)
     """
     assert "shapes" in ran(text, places())["said"]
+
+
+def test_a_line_is_not_the_modules_of_torch_that_it_calls() -> None:
+    text = """
+    import torch
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Linear(2, 2)
+        def forward(self, x):
+            self.before = self.conv(x)
+            y = torch.sigmoid(self.conv(x))  # kept
+            return y
+    net = Net().half()
+    y = net(torch.ones(2).half())
+    loss = torch.nn.L1Loss()(y.half(), y.half())  # lost
+    """
+    line = f"line:train.py:{line_of(text, 'kept')}"
+    space = ran(text, places(line, f"line:train.py:{line_of(text, 'lost')}"))
+    assert torch.equal(space["y"], torch.sigmoid(space["net"].before.float()))
+    assert space["loss"].dtype is torch.float32

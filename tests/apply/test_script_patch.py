@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from apply_running import LOOP, MODEL, FileLines, line_of, ran, same
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fp16doctor.apply.script_patch import ScriptPatch, patch_for
 from fp16doctor.errors import ApplyError
@@ -193,6 +194,20 @@ def test_code_of_the_script_that_runs_in_backward_is_under_the_cure_too() -> Non
     fp32 = checkpointed.replace("bfloat16", "float32")
     remedy = Remedy(RemedyKind.DTYPE, "train in fp32", value="fp32")
     assert same(patched(checkpointed, patch(remedy)), ran(fp32))
+
+
+class HandsOn(TorchDispatchMode):
+    """Sees every op and changes none, as a recorder does."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_dispatch_mode_under_the_cure_changes_nothing() -> None:
+    remedy = Remedy(RemedyKind.STORAGE, "keep the parameters in fp32", value="fp32")
+    found = patch(remedy, code="FD301", half="bfloat16")
+    watched = ran(STORED, found.outer(), HandsOn(), found.inner())
+    assert same(watched, patched(STORED, patch(remedy, code="FD301", half="bfloat16")))
 
 
 CLIPPED = AUTOCAST.replace(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+ROOT = Path(__file__).parent.parent.parent
 OVERFLOWING = """
 import argparse, sys
 import torch
@@ -73,7 +74,8 @@ def scan(folder: Path, text: str, *arguments: str, options: tuple[str, ...] = ()
         [sys.executable, "-m", "fp16doctor", "scan", "--confirm", *outputs, *options, "train.py",
          *arguments],
         cwd=work, capture_output=True, text=True, timeout=110, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1",
+             "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     document = json.loads((folder / "d.json").read_text())
     return Scanned(done.returncode, done.stdout, done.stderr, document, work)
@@ -145,6 +147,7 @@ def test_a_script_that_can_be_read_once_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fp16doctor", "scan", "--confirm", str(pipe)],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 2
     assert "can be read only once" in done.stderr
