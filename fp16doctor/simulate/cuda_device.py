@@ -44,7 +44,7 @@ class CudaDevice:
         self._put_calls(torch.accelerator, cuda_calls.ACCELERATOR, self._when_live)
         self._put_places()
         self.amp.put()
-        self._mode.__enter__()
+        self._mode.enter()
 
     def stop(self) -> None:
         """Be gone."""
@@ -163,5 +163,3 @@ def _generator_class(place: Callable[[Any], Any]) -> type:
             return issubclass(other, original)
 
     return OnCpu("Generator", (), {})
-
-

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _len_torch_function_stack, _pop_mode, _push_mode
+from torch._C import _len_torch_function_stack
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from fp16doctor.simulate.devices import CPU, names_cuda
 
@@ -84,6 +85,10 @@ class CudaOnCpu(TorchFunctionMode):
     def _record_stream(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None if self._live() else func(*args, **kwargs)
 
+    def enter(self) -> None:
+        """Go onto the stack, below what the script enters later."""
+        _push_mode(self)
+
     def leave(self) -> None:
         """Go from the stack, whatever the script has entered since and not left."""
         above = []
@@ -94,5 +99,3 @@ class CudaOnCpu(TorchFunctionMode):
             above.append(mode)
         for mode in reversed(above):
             _push_mode(mode)
-
-

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fp16doctor.simulate.partial_sums import LEFT_AT, PartialSums
+
 _HALVES = (torch.float16, torch.bfloat16)
 # Of attention the second result, the logarithm of the sums, is fp32 in the kernels as well.
 _FP32_RESULTS = {"_scaled_dot_product_flash_attention_for_cpu": (1,)}
@@ -30,10 +32,15 @@ OPS: tuple[str, ...] = (
 
 
 class HalfArithmetic:
-    """A context in which CPU kernels sum in fp32; may be entered again after it was left."""
+    """A context in which CPU kernels sum in fp32; may be entered again after it was left.
+
+    While ``watching`` is set, ``sums`` takes the factors of each fp16 product.
+    """
 
     def __init__(self) -> None:
         self._library: Any = None
+        self.sums = PartialSums()
+        self.watching = False
 
     def __enter__(self) -> HalfArithmetic:
         """Register the kernels; nothing where this torch (2.6–2.8) cannot call replaced ones."""
@@ -59,18 +66,25 @@ class HalfArithmetic:
     def _register(self, name: str) -> None:
         if hasattr(torch.ops.aten, name):
             original = torch.library.get_kernel(f"aten::{name}", "CPU")
-            self._library.impl(name, _summing_in_fp32(name, original), "CPU", with_keyset=True)
+            kernel = _summing_in_fp32(name, original, self._see)
+            self._library.impl(name, kernel, "CPU", with_keyset=True)
+
+    def _see(self, name: str, half: torch.dtype, args: list[Any]) -> None:
+        at = LEFT_AT.get(name)
+        if self.watching and at is not None and half is torch.float16:
+            self.sums.see(args[at : at + 2])
 
 
-def _summing_in_fp32(name: str, original: Any) -> Callable[..., Any]:
+def _summing_in_fp32(name: str, original: Any, see: Callable[..., None]) -> Callable[..., Any]:
     wide_results = _FP32_RESULTS.get(name, ())
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         half = next((a.dtype for a in args if isinstance(a, Tensor) and a.dtype in _HALVES), None)
         if half is None:
             return original.call_boxed(keyset, *args, **kwargs)
-        wide = {k: _wide(v) for k, v in kwargs.items()}
-        out = original.call_boxed(keyset, *map(_wide, args), **wide)
+        wide = list(map(_wide, args))
+        see(name, half, wide)
+        out = original.call_boxed(keyset, *wide, **{k: _wide(v) for k, v in kwargs.items()})
         if isinstance(out, Tensor):
             return out.to(half)
         return tuple(o if i in wide_results else _narrow(o, half) for i, o in enumerate(out))
