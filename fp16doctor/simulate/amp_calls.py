@@ -91,10 +91,12 @@ class AmpCalls:
 
     def _left(self, original: Any) -> Callable[..., Any]:
         def leave(owner: Any, *exc: Any) -> Any:
-            inside = self._inside()
-            if inside:
-                inside.pop()
-            return original(owner, *exc)
+            try:
+                return original(owner, *exc)  # restores the state of the region's own device
+            finally:
+                inside = self._inside()
+                if inside:
+                    inside.pop()
 
         return leave
 
@@ -102,7 +104,7 @@ class AmpCalls:
 
     def _asked_of(self, original: Any) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            if self._live() and args in ((), ("cuda",)):
+            if args in ((), ("cuda",)) and self.for_cuda() and self._live():
                 return original("cpu")
             return original(*args)
 
@@ -110,7 +112,7 @@ class AmpCalls:
 
     def _set_for(self, original: Any) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            if self._live() and args[:1] == ("cuda",):
+            if args[:1] == ("cuda",) and self.for_cuda() and self._live():
                 args = ("cpu", *args[1:])
             return original(*args)
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from fp16doctor.simulate import cuda_calls
 from fp16doctor.simulate.amp_calls import AmpCalls
 from fp16doctor.simulate.device_mode import CudaOnCpu
-from fp16doctor.simulate.devices import names_cuda, on_cpu
+from fp16doctor.simulate.devices import CPU, names_cuda
 from fp16doctor.simulate.replacing import Replacing
 
 
@@ -92,6 +92,9 @@ class CudaDevice:
         names = self._names
         names.put(torch, "Generator", _generator_class(self._place))
         names.put(torch, "load", self._loading(torch.load))
+        # Refused before a function mode sees it: its argument is no stream of torch's.
+        recorded = self._when_live(torch.Tensor.record_stream, lambda *args: None)
+        names.put(torch.Tensor, "record_stream", recorded)
         context = _device.DeviceContext
         names.put(context, "__init__", self._first_argument_placed(context.__init__))
         names.put(DataLoader, "__iter__", self._unpinned(DataLoader.__iter__))
@@ -105,7 +108,10 @@ class CudaDevice:
         if not names_cuda(device):
             return device
         self.ask()
-        return on_cpu(device)
+        return CPU
+
+    def _placed_name(self, device: Any) -> Any:
+        return "cpu" if self._place(device) is CPU else device
 
     def _first_argument_placed(self, original: Any) -> Callable[..., None]:
         def made(owner: Any, device: Any) -> None:
@@ -116,7 +122,7 @@ class CudaDevice:
     def _loading(self, original: Any) -> Callable[..., Any]:
         def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
             if isinstance(map_location, dict):
-                there: Any = {k: self._place(v) for k, v in map_location.items()}
+                there: Any = {k: self._placed_name(v) for k, v in map_location.items()}
             else:
                 there = self._place(map_location)
             if there is None and self.live:

@@ -31,7 +31,6 @@ class CudaOnCpu(TorchFunctionMode):
             Tensor.cuda: self._cuda,
             Tensor.type: self._type,
             Tensor.pin_memory: self._pin,
-            Tensor.record_stream: self._record_stream,
         }
 
     def __torch_function__(
@@ -81,9 +80,6 @@ class CudaOnCpu(TorchFunctionMode):
 
     def _pin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0] if self._live() else func(*args, **kwargs)
-
-    def _record_stream(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return None if self._live() else func(*args, **kwargs)
 
     def enter(self) -> None:
         """Go onto the stack, below what the script enters later."""

@@ -19,14 +19,3 @@ def names_cuda(value: Any) -> bool:
     if isinstance(value, torch.device):
         return value.type == "cuda"
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def on_cpu(value: Any) -> Any:
-    """Return the CPU for a CUDA device, anything else as it is; dictionaries by their values."""
-    if isinstance(value, dict):
-        return {_key(k): on_cpu(v) for k, v in value.items()}
-    return CPU if names_cuda(value) else value
-
-
-def _key(key: Any) -> Any:
-    return "cpu" if isinstance(key, str) and names_cuda(key) else key
