@@ -26,21 +26,23 @@ def confirm_run(before: str, after: str, store: str, command: tuple[str, ...]) -
     from fp16doctor.record.script import prepare
     from fp16doctor.schema.codec import load, to_json
 
-    steps, target = _parsed(list(command))
+    device, steps, target = _parsed(list(command))
     script = prepare(target)
-    found = rerun(script, Rerun(load(Path(before)), steps, store))
+    found = rerun(script, Rerun(load(Path(before)), steps, store, device))
     if found is not None:
         Path(after).write_text(to_json(found), encoding="utf-8")
     return 0
 
 
-def _parsed(words: list[str]) -> tuple[int | None, Target]:
-    """Return steps and target of ``[--steps N] [-m] NAME ARGS…``."""
+def _parsed(words: list[str]) -> tuple[str, int | None, Target]:
+    """Return device, steps and target of ``[--device D] [--steps N] [-m] NAME ARGS…``."""
     from fp16doctor.record.script import Target
 
-    steps = None
+    device, steps = "auto", None
+    if words[0] == "--device":
+        device, words = words[1], words[2:]
     if words[0] == "--steps":
         steps, words = int(words[1]), words[2:]
     is_module = words[0] == "-m"
     words = words[is_module:]
-    return steps, Target(words[0], is_module, tuple(words[1:]))
+    return device, steps, Target(words[0], is_module, tuple(words[1:]))

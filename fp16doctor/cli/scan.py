@@ -53,6 +53,14 @@ from fp16doctor.errors import UsageError
     help="How much more than 5 % of the fp32 descent a cure may miss, as a factor.",
 )
 @click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Where no CUDA device is there: simulate one on the CPU once the script asks for it"
+    " (auto), never (cpu), or from the start, so that torch says that one is there (cuda).",
+)
+@click.option(
     "--save-bundle",
     metavar="FILE",
     help="Keep the leading finding's step, inputs and weights included, for replay and repro.",
@@ -82,6 +90,7 @@ def scan(
     steps: int | None,
     budget: float,
     tolerance: float,
+    device: str,
     save_bundle: str | None,
     confirm: bool,
     no_source: bool,
@@ -110,6 +119,7 @@ def scan(
         sources=not no_source,
         budget_s=budget,
         tolerance=tolerance,
+        device=device,
         fail_on=fail_on,
         bundle=choose_bundle(save_bundle, page, json_file),
         confirm=confirm,

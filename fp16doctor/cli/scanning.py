@@ -53,6 +53,7 @@ class Request:
     budget_s: float = 45.0  # seconds for trying cures
     tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
     bundle: Output | None = None  # where a step is kept for another machine
+    device: str = "auto"  # auto, cpu, cuda: whether a CUDA device that is not there is simulated
     confirm: bool = False  # run the script again under the recommended cure
 
 
@@ -70,7 +71,7 @@ def run_scan(request: Request, voice: Voice) -> int:
     request.document.check()
     if request.bundle is not None:
         request.bundle.check()
-    start = start_of(request.target, request.steps) if request.confirm else None
+    start = start_of(request.target, request.steps, request.device) if request.confirm else None
     scan = _Scan(request, voice, start)
     prepared = prepare(request.target)
     if request.steps is not None:
@@ -92,7 +93,7 @@ class _Scan:
 
     def run(self, prepared: PreparedScript) -> int:
         """Everything from the start of the script to the exit status."""
-        session = self._session()
+        session = self._session(prepared)
         run = prepared.run(session)
         self._running, self._failed = False, False  # what failed early is tried again now
         if os.getpid() != self._process:  # a child the script forked: its parent reports
@@ -111,9 +112,10 @@ class _Scan:
                 self._save_bundle(session, diagnosis)
         return self._status(status, diagnosis)
 
-    def _session(self) -> Session:
+    def _session(self, prepared: PreparedScript) -> Session:
         try:
             from fp16doctor.pipeline import ScanOptions, Session
+            from fp16doctor.record.simulation import simulation_for
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
@@ -130,6 +132,7 @@ class _Scan:
                 budget_s=request.budget_s,
                 tolerance=request.tolerance,
                 keeps_bundle=request.bundle is not None,
+                simulate=simulation_for(request.device, prepared),
             ),
             request.target.name,
             request.target.argv,

@@ -87,7 +87,7 @@ def _origin(tape: Tape, trace: ReplayTrace) -> Origin:
     return Origin(
         script="",
         step=tape.step,
-        device=device_of(tape),
+        device=f"cpu, simulating {tape.device}" if tape.device else device_of(tape),
         tool_version=__version__,
         torch_version=version("torch"),
         threads=threads(),

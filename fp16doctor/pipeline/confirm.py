@@ -111,7 +111,8 @@ def _python() -> list[str]:
 def _command(start: Start) -> list[str]:
     target = start.target
     steps = ["--steps", str(start.steps)] if start.steps is not None else []
-    return [*steps, *(["-m"] if target.is_module else []), target.name, *target.argv]
+    device = ["--device", start.device]
+    return [*device, *steps, *(["-m"] if target.is_module else []), target.name, *target.argv]
 
 
 def _environment(start: Start) -> dict[str, str]:

@@ -17,6 +17,7 @@ from fp16doctor.apply.script_patch import ScriptPatch, patch_for
 from fp16doctor.errors import ApplyError
 from fp16doctor.pipeline.session import ScanOptions, Session, script_root
 from fp16doctor.record.script import PreparedScript, ScriptRun
+from fp16doctor.record.simulation import simulation_for
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.schema.confirmation import Confirmation, ConfirmVerdict
 from fp16doctor.schema.diagnosis import Diagnosis
@@ -30,6 +31,7 @@ class Rerun:
     before: Diagnosis  # of the script as it ran; its recommendation is put on
     steps: int | None  # optimizer attempts after which it is stopped
     store: str  # folder that takes what the script writes
+    device: str = "auto"  # as --device says
 
 
 def rerun(script: PreparedScript, asked: Rerun) -> Diagnosis | None:
@@ -44,7 +46,7 @@ def rerun(script: PreparedScript, asked: Rerun) -> Diagnosis | None:
     lines = SourceLines(script_root(asked.before.run.script))
     patch = patch_for(asked.before, lines, script.source)
     session = Session(
-        ScanOptions(steps=asked.steps, budget_s=0.0),
+        ScanOptions(steps=asked.steps, budget_s=0.0, simulate=simulation_for(asked.device, script)),
         asked.before.run.script,
         asked.before.run.argv,
     )

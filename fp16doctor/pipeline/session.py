@@ -29,6 +29,7 @@ from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
+from fp16doctor.record.simulation import NEVER, Simulation
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
 from fp16doctor.schema.blame import BlamedOp, ErrorBudget
@@ -61,6 +62,7 @@ class ScanOptions:
     # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
     wants_tape: Callable[[int, Trouble], bool] | None = None
     before_step: Callable[[], None] | None = None  # may raise into the script
+    simulate: str = NEVER  # when a CUDA device is simulated (``record.simulation``)
 
 
 def script_root(script: str) -> str:
@@ -88,6 +90,7 @@ class Session:
             plan=options.survey,
             wants_tape=self._wants_tape,
         )
+        self._simulation = self._recorder.simulation = Simulation(options.simulate)
         self._examiner = Examiner(BundleKeeper() if options.keeps_bundle else None)
         self._told = False
         self._started = ""
@@ -97,6 +100,7 @@ class Session:
         """Start watching the calling thread."""
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._examiner.begin()
+        self._simulation.start(self._recorder.usage.watch.asked.clear)
         self._recorder.start()
         return self
 
@@ -107,8 +111,11 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         """Stop watching; examine the step that was open."""
-        with self.originals:
-            self._recorder.stop()
+        try:
+            with self.originals:
+                self._recorder.stop()
+        finally:  # outside the originals, which would put back what this takes away
+            self._simulation.stop()
 
     def so_far(self) -> Diagnosis:
         """Return the diagnosis of the steps closed so far, while the run goes on."""
@@ -125,7 +132,7 @@ class Session:
 
     def finish(self, outcome: Outcome, exception: BaseException | None = None) -> Diagnosis:
         """Return the diagnosis of the whole run."""
-        with self.originals:
+        with self.originals, self._simulation.arithmetic():
             return self._diagnosis(self._with_raiser(outcome, exception), final=True)
 
     def bundle(self, diagnosis: Diagnosis) -> Bundle:

@@ -28,7 +28,8 @@ def run_info(
     """Return what ran, with what, for how long."""
     from fp16doctor import __version__
 
-    counts, usage = recorder.ops_by_dtype, recorder.usage
+    counts, usage, simulated = recorder.ops_by_dtype, recorder.usage, recorder.simulation.device
+    devices = ", ".join(sorted(map(str, recorder.devices))) or "cpu"
     return RunInfo(
         script=script,
         argv=argv,
@@ -36,7 +37,7 @@ def run_info(
         tool_version=__version__,
         torch_version=version("torch"),
         python_version=platform.python_version(),
-        device=", ".join(sorted(map(str, recorder.devices))) or "cpu",
+        device=f"{devices}, simulating {simulated}" if simulated else devices,
         started=times[0],
         duration_s=times[1],
         examination_s=times[2],
@@ -45,14 +46,20 @@ def run_info(
         ),
         bytes_by_dtype=usage.run.bytes,
         parameters_by_dtype=usage.run.parameters,
-        autocast=usage.run.autocast,
+        autocast=tuple(_as_asked(entry, simulated) for entry in usage.run.autocast),
         loss_scaling=usage.run.scaling(switched_off=usage.watch.scaler_off),
     )
 
 
+def _as_asked(autocast: str, simulated: str) -> str:
+    """Return ``cpu float16`` with the device that the script named."""
+    device, _, dtype = autocast.partition(" ")
+    return f"{simulated or device} {dtype}"
+
+
 def warnings(recorder: Recorder) -> tuple[Caution, ...]:
     """Return what could not be observed."""
-    found = list(recorder.cautions.values())
+    found = [*recorder.simulation.cautions(), *recorder.cautions.values()]
     elsewhere = _elsewhere(recorder)
     if elsewhere:
         why = f"{elsewhere} ran in another thread, which was not watched"

@@ -16,6 +16,7 @@ from fp16doctor.prescribe.acceptance import (
     judge,
 )
 from fp16doctor.prescribe.bench import Bench
+from fp16doctor.record.simulation import arithmetic_of
 from fp16doctor.replay.keep import covers
 from fp16doctor.replay.narrow import is_wide
 from fp16doctor.replay.outcome import as_recorded, repeat
@@ -42,7 +43,7 @@ def what_if(bundle: Bundle, question: Question) -> WhatIf:
         ReplayError: the step as run cannot be replayed here.
     """
     check_question(bundle.tape, question)
-    with as_recorded(bundle.origin):
+    with as_recorded(bundle.origin), arithmetic_of(bundle.tape):
         repetition = repeat(bundle.tape, bundle.outcome)
         return _Comparison(bundle, question).answer(repetition)
 

@@ -15,7 +15,9 @@ def format_of(tape: Tape) -> str:
 
 
 def device_of(tape: Tape) -> str:
-    """Return the kind of device that most of a step ran on: "cpu", "cuda"."""
+    """Return the kind of device that most of a step ran on, or was meant to: "cpu", "cuda"."""
+    if tape.device:
+        return tape.device
     kinds = [r.device.partition(":")[0] for c in tape.ops for r in refs_in(c.outputs)]
     return "cuda" if kinds.count("cuda") > kinds.count("cpu") else "cpu"
 

@@ -22,6 +22,7 @@ from fp16doctor.record.op_tap import OpTap
 from fp16doctor.record.quiet import Quiet
 from fp16doctor.record.roll import Raised, Roll
 from fp16doctor.record.scaler_watch import ScalerWatch
+from fp16doctor.record.simulation import Simulation
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.split import carry_over
 from fp16doctor.record.step_book import StepBook
@@ -64,6 +65,7 @@ class Recorder:
         self.roll = Roll(step=0, copy_cap=COPY_CAP)
         self.n_steps = 0
         self.devices: set[torch.device] = set()
+        self.simulation = Simulation()
         self.bounds = Bounds(self)
         self._on_tape, self._before_step = on_tape, before_step
         self._wants_tape = wants_tape

@@ -85,8 +85,9 @@ class PreparedScript:
             if self.failure is not None:
                 peel(self.failure)
             return _ended(self.failure, os.getcwd(), None)
-        process, originals = os.getpid(), Originals()
+        process = os.getpid()
         watch.__enter__()
+        originals = Originals()  # with what the watch has put there, which it takes away itself
         exception = _execute(self.located, self.target.argv)
         with originals:
             # A child that the script forked comes by here as well; the watch is its parent's.

@@ -20,9 +20,10 @@ class Start:
     steps: int | None  # optimizer attempts after which it is stopped
     folder: str
     environment: dict[str, str]
+    device: str = "auto"  # as --device says
 
 
-def start_of(target: Target, steps: int | None) -> Start:
+def start_of(target: Target, steps: int | None, device: str = "auto") -> Start:
     """Return how ``target`` is started now.
 
     Raises:
@@ -36,4 +37,4 @@ def start_of(target: Target, steps: int | None) -> Start:
             "it as a file, or leave --confirm out",
             "not-repeatable",
         )
-    return Start(target, steps, os.getcwd(), dict(os.environ))
+    return Start(target, steps, os.getcwd(), dict(os.environ), device)

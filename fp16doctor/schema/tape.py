@@ -110,6 +110,7 @@ class Tape:
     final: dict[int, Tensor] = field(default_factory=dict)  # storages alive at the end of the recording, as the script left them
     keys: dict[int, int] = field(default_factory=dict)  # storage alive at the end -> its address
     refused: bool = False  # the last op raised: it has no outputs, and the step ends there
+    device: str = ""  # kind of device the script asked for where the CPU stands in for it: "cuda"
     complete: bool = True  # False: ops were dropped at the cap, or the recorder missed some
 
     def listing(self) -> list[str]:

@@ -49,6 +49,8 @@ def to_document(bundle: Bundle) -> tuple[dict[str, Any], Tensors]:
         "gradients": [[n, name] for n, name in tape.gradients.items()],
         "complete": tape.complete,
     }
+    if tape.device:
+        document["device"] = tape.device
     return document, writer.tensors
 
 
@@ -151,6 +153,7 @@ class _Reader:
             gradients=_without_duplicates(
                 [_gradient(g) for g in self._list("gradients")], "a gradient"
             ),
+            device=read.optional_text(whole.get("device"), "the device asked for") or "",
             complete=read.flag(whole.get("complete"), "completeness"),
         )
         if self._taken != self._tensors.keys():

@@ -1,0 +1,144 @@
+"""A run on a simulated CUDA device: when it is one, and what the report says of it.
+
+Must not know how it is simulated (``simulate``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fp16doctor.formats.number_format import get_format
+from fp16doctor.record.cuda_named import cuda_named
+from fp16doctor.schema.recording import Caution
+from fp16doctor.schema.tape import Tape
+from fp16doctor.simulate.cuda_autocast import CudaAutocast
+from fp16doctor.simulate.cuda_device import CudaDevice
+from fp16doctor.simulate.half_arithmetic import HalfArithmetic
+from fp16doctor.simulate.partial_sums import PartialSums
+from fp16doctor.simulate.replacing import Replacing
+
+if TYPE_CHECKING:
+    from fp16doctor.record.script import PreparedScript
+
+NEVER, UNNAMED, PREPARED, AT_ONCE = "never", "unnamed", "prepared", "at once"
+
+
+def simulation_for(device: str, script: PreparedScript) -> str:
+    """Return when a script is to run on a simulated device; ``device`` is what --device says.
+
+    Never on "cpu" and where a CUDA device is there. On "cuda" at once. Else prepared for the first
+    request, in scripts that name such a device at all.
+    """
+    if device == "cpu" or _cuda_is_there():
+        return NEVER
+    if device == "cuda":
+        return AT_ONCE
+    folder = "" if script.located is None else script.located.folder
+    named = cuda_named(script.source, script.target.argv, folder)
+    return PREPARED if named else UNNAMED
+
+
+def _cuda_is_there() -> bool:
+    """Ask without touching the device where that is possible: a script may fork first."""
+    if not torch.backends.cuda.is_built():
+        return False
+    count: int = torch.cuda._device_count_nvml()  # −1 where it cannot tell
+    return count > 0 if count >= 0 else torch.cuda.is_available()
+
+
+class Simulation:
+    """``device`` is "cuda" once the script has asked for a device that is simulated."""
+
+    def __init__(self, when: str = NEVER) -> None:
+        self._when = when
+        self.device = ""
+        self.missed = False  # a device was asked for that nothing was prepared for
+        self._arithmetic = HalfArithmetic()
+        self._cuda: CudaDevice | None = None
+        self._lists: CudaAutocast | None = None
+        self._names = Replacing()
+        self._on_request: Callable[[], None] = lambda: None
+
+    def start(self, on_request: Callable[[], None]) -> None:
+        """Be ready for the script; ``on_request`` is called at its first request."""
+        self._on_request = on_request
+        if self._when == UNNAMED:
+            self._names.put(torch.cuda, "_lazy_init", self._noting(torch.cuda._lazy_init))
+        elif self._when != NEVER:
+            self._cuda = CudaDevice(self._begin)
+            self._lists = CudaAutocast(self._cuda.amp.for_cuda)
+            self._cuda.start()
+            if self._when == AT_ONCE:
+                self._cuda.ask()
+
+    def stop(self) -> None:
+        """Leave nothing behind."""
+        self._names.restore()
+        if self._lists is not None:
+            self._lists.take_off()
+        self._arithmetic.watching = False
+        self._arithmetic.__exit__(None, None, None)
+        if self._cuda is not None:
+            self._cuda.stop()
+
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """Replay with the arithmetic of the run; nothing where the run was not simulated."""
+        if not self.device:
+            yield
+            return
+        with self._arithmetic:
+            yield
+
+    def cautions(self) -> Iterator[Caution]:
+        """Yield what the report says of the simulation."""
+        if self.device:
+            yield Caution("cuda-simulated", _limits_of_it(self._arithmetic.sums))
+        if self.missed:
+            yield Caution(
+                "cuda-not-simulated",
+                "the script asked for a CUDA device, which is not there, and its files do not "
+                "spell that out; --device cuda runs it on the CPU as on a GPU",
+            )
+
+    def _begin(self) -> None:
+        self.device = "cuda"
+        assert self._lists is not None
+        self._lists.put()
+        self._arithmetic.__enter__()
+        self._arithmetic.watching = True
+        self._on_request()
+
+    def _noting(self, original: Any) -> Callable[..., Any]:
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            self.missed = True
+            return original(*args, **kwargs)
+
+        return asked
+
+
+def arithmetic_of(tape: Tape) -> AbstractContextManager[object]:
+    """Return the arithmetic that a tape was recorded in, as a context for its replay."""
+    return HalfArithmetic() if tape.device else nullcontext()
+
+
+def _limits_of_it(sums: PartialSums) -> str:
+    said = (
+        "the script asked for a CUDA device and ran on the CPU, with CUDA's autocast lists, and "
+        "with fp16 and bf16 products summed in fp32 and rounded once; its tensors say that they "
+        "are on the CPU. "
+        "Split-K sums and half-precision accumulation inside GPU kernels are not seen: never proof "
+        "that it cannot overflow on a GPU"
+    )
+    if not sums.bound:
+        return said
+    limit = get_format("fp16").max
+    side = "above" if sums.bound > limit else "below"
+    return (
+        f"{said}; the largest bound K · amax · amax of a partial sum in an fp16 product is "
+        f"{sums.bound:.3g} (K = {sums.terms}), {side} the fp16 maximum {limit:.0f}"
+    )
