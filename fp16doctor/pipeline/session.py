@@ -17,14 +17,12 @@ from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
-from fp16doctor.pipeline.blaming import blamed
 from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
+from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
-from fp16doctor.prescribe.outlook import outlook
-from fp16doctor.prescribe.plan import plan
 from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
@@ -32,15 +30,11 @@ from fp16doctor.record.script import StopScript
 from fp16doctor.record.simulation import NEVER, Simulation
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
-from fp16doctor.schema.blame import BlamedOp, ErrorBudget
 from fp16doctor.schema.bundle import Bundle
-from fp16doctor.schema.diagnosis import Diagnosis, FormatOutlook
-from fp16doctor.schema.finding import Finding, Severity
-from fp16doctor.schema.prescription import Prescription, Recommendation
+from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
 from fp16doctor.schema.tape import Tape
-
-Shares = tuple[tuple[BlamedOp, ...], ErrorBudget | None]
 
 if TYPE_CHECKING:
     from torch import nn
@@ -238,10 +232,11 @@ class Session:
         )
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
-        prescriptions, recommendation = self._plan(findings, bench, seen)
-        foretold = self._outlook(bench) if bench is not None else {}
-        blame, error_budget = self._blame(findings, bench)
-        self._say_what_is_left(bench)
+        trials = Trials(bench, findings, seen, self._recorder.caution)
+        prescriptions, recommendation = trials.plan(self._refused())
+        foretold = trials.outlook()
+        blame, error_budget = trials.blame()
+        trials.say_what_is_left(self._options.budget_s)
         return Diagnosis(
             run=recording.run,
             formats=summary.limits(),
@@ -265,48 +260,6 @@ class Session:
 
     def _times(self) -> summary.Times:
         return self._started, self._examiner.elapsed, self._examiner.seconds
-
-    def _outlook(self, bench: Bench) -> dict[str, FormatOutlook]:
-        try:
-            with bench.timing():
-                return outlook(bench.tapes, lambda: bench.exhausted)
-        except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
-            self._recorder.caution(
-                "outlook-failed", f"other formats were not tried: {type(error).__name__}: {error}"
-            )
-            return {}
-
-    def _blame(self, findings: tuple[Finding, ...], bench: Bench | None) -> Shares:
-        if bench is None:
-            return (), None
-        try:
-            with bench.timing():
-                return blamed(bench.tapes, self._examiner.traces, findings, bench.left_s)
-        except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
-            self._recorder.caution(
-                "blame-failed", f"errors were not shared out: {type(error).__name__}: {error}"
-            )
-            return (), None
-
-    def _say_what_is_left(self, bench: Bench | None) -> None:
-        if bench is not None and bench.untried:
-            self._recorder.caution(
-                "time-budget-spent",
-                f"the time budget of {self._options.budget_s:g} s was spent before all cures were "
-                f"tried; left untried: {', '.join(bench.untried)}; a larger --budget tries them",
-            )
-
-    def _plan(
-        self, findings: tuple[Finding, ...], bench: Bench | None, seen: Observations
-    ) -> tuple[tuple[Prescription, ...], Recommendation]:
-        lost = any(step.lost for step in seen.recording.steps)
-        try:
-            return plan(findings, bench, seen.updates, lost=lost, refused=self._refused())
-        except Exception as error:  # noqa: BLE001 - the findings must not be lost with the cures
-            self._recorder.caution(
-                "trials-failed", f"cures could not be tried: {type(error).__name__}: {error}"
-            )
-            return plan(findings, None, seen.updates, lost=lost)
 
     def _refused(self) -> Tape | None:
         """Return the step up to the call that ended the script, where cures may be tried on it."""
