@@ -35,14 +35,16 @@ class Rerun:
 def rerun(script: PreparedScript, asked: Rerun) -> Diagnosis | None:
     """Return the diagnosis of the script under the cure; None in a process that it forked.
 
-    Where the cure could not be put on, the diagnosis says so in ``confirm``.
-
-    Raises:
-        ApplyError: the cure cannot be put on from outside; nothing was run.
+    Where the cure could not be put on, the diagnosis says so in ``confirm``; where that is clear
+    from the start nothing is run, and it is the one before.
     """
     process = os.getpid()
     lines = SourceLines(script_root(asked.before.run.script))
-    patch = patch_for(asked.before, lines, script.source)
+    try:
+        patch = patch_for(asked.before, lines, script.source)
+    except ApplyError as error:
+        refused = Confirmation(ConfirmVerdict.NOT_RUN, error.message)
+        return replace(asked.before, confirm=refused)
     session = Session(
         ScanOptions(steps=asked.steps, budget_s=0.0),
         asked.before.run.script,
