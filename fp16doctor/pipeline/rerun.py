@@ -51,7 +51,10 @@ def rerun(script: PreparedScript, asked: Rerun) -> Diagnosis | None:
         asked.before.run.argv,
     )
     redirect = Redirect(os.getcwd(), asked.store)
-    run = script.with_tree(patch.tree).run(_Watch(session, patch, redirect))
+    # Around all of it: what is replaced in libraries has to be there when it is put back, and
+    # while a run is watched the script's own replacements make way.
+    with patch.outer(), redirected(redirect):
+        run = script.with_tree(patch.tree).run(_Watch(session, patch))
     if os.getpid() != process:
         return None
     found = session.finish(run.outcome, run.exception)
@@ -79,10 +82,10 @@ def _not_put_on(run: ScriptRun, patch: ScriptPatch, found: Diagnosis) -> str:
 
 
 class _Watch:
-    """The cure's hooks, then the session, then the cure's modes, the script inside."""
+    """The session, and the cure's modes inside it."""
 
-    def __init__(self, session: Session, patch: ScriptPatch, redirect: Redirect) -> None:
-        self._contexts = (patch.outer(), session, redirected(redirect), patch.inner())
+    def __init__(self, session: Session, patch: ScriptPatch) -> None:
+        self._contexts = (session, patch.inner())
         self._stack = ExitStack()
 
     def __enter__(self) -> None:
