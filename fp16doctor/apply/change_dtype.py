@@ -74,13 +74,19 @@ def other_format(formats: Formats, *, autocast: bool = True) -> Iterator[None]:
 
     ``autocast=False`` leaves what autocast does as the script has it: only stored tensors change.
     """
-    inner = OtherFormat(formats)
-    with default_dtype(formats), _from_memory(formats), inner:
-        if not autocast:
-            yield
-            return
-        with autocast_in(formats):
-            yield
+    with functions_in(formats, autocast=autocast), OtherFormat(formats):
+        yield
+
+
+@contextmanager
+def functions_in(formats: Formats, *, autocast: bool = True) -> Iterator[None]:
+    """Replace what no mode sees: functions that set formats, and those that read memory."""
+    with ExitStack() as stack:
+        stack.enter_context(default_dtype(formats))
+        stack.enter_context(_from_memory(formats))
+        if autocast:
+            stack.enter_context(autocast_in(formats))
+        yield
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
+from types import FrameType, MethodType
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from fp16doctor.apply.script_mode import ScriptMode
 from fp16doctor.errors import ApplyError
 from fp16doctor.schema.policy import KeepRule
 
-_CLIPPED, _INJECTED = "FD402", "FD409"
+_CLIPPED, _PLAIN_STEP, _INJECTED = "FD402", "FD403", "FD409"
 _ONES = frozenset(("ones_like", "ones", "new_ones"))
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 
@@ -37,6 +37,11 @@ def part(order: Order) -> Part:
     if codes == {_CLIPPED}:
         return Part(outer=(made.noted(),), inner=(_unscaled_before_clipping(made),),
                     missed=lambda: () if made.unscaled else order.remedy.target)  # fmt: skip
+    if codes == {_PLAIN_STEP}:
+        made.steps_by_scaler = True
+        return Part(
+            outer=(made.noted(),), missed=lambda: () if made.stepped else order.remedy.target
+        )
     if codes == {_INJECTED} and order.remedy.target:
         rules = tuple(map(KeepRule, order.remedy.target))
         injected = _ScaledOnes(rules, order.lines, made)
@@ -52,16 +57,24 @@ class _Made:
         self.scalers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.unscaled = 0  # times that an optimizer's gradients were unscaled here
+        self.stepped = 0  # times that a scaler took the step of an optimizer here
+        self.steps_by_scaler = False
+        self._inside = False  # a scaler's own call of ``optimizer.step``
 
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Note each that is made while the block runs."""
+
+        def step(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            return self._step(optimizer, *args, **kwargs)  # a scheduler takes the plain function
 
         def into(found: weakref.WeakSet[Any]) -> Callable[[Callable[..., None]], Any]:
             def made(original: Callable[..., None]) -> Callable[..., None]:
                 def __init__(owner: Any, *args: Any, **kwargs: Any) -> None:
                     original(owner, *args, **kwargs)
                     found.add(owner)
+                    if self.steps_by_scaler and isinstance(owner, torch.optim.Optimizer):
+                        owner.step = MethodType(step, owner)  # type: ignore[method-assign]
 
                 return __init__
 
@@ -76,6 +89,20 @@ class _Made:
     def scale(self) -> float:
         """Return the loss scale in use, 1 where none is."""
         return next((float(s.get_scale()) for s in self.scalers if s.is_enabled()), 1.0)
+
+    def _step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Have the scaler that scaled the loss take a step that the script takes by itself."""
+        scaler = next((s for s in self.scalers if s.is_enabled() and s._scale is not None), None)
+        if scaler is None or self._inside or not _is_due(scaler, optimizer):
+            return type(optimizer).step(optimizer, *args, **kwargs)
+        self._inside = True
+        try:
+            scaler.step(optimizer, *args, **kwargs)
+            scaler.update()
+        finally:
+            self._inside = False
+        self.stepped += 1
+        return None
 
     def unscale(self, parameters: list[Tensor]) -> None:
         """Have each scaler divide the gradients of these parameters, once in a step."""

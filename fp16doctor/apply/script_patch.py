@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from fp16doctor.apply import fixup_init, keep_list, scaler_use, storage
-from fp16doctor.apply.change_dtype import TO_BF16, TO_FP32, other_format
+from fp16doctor.apply.change_dtype import TO_BF16, TO_FP32, OtherFormat, functions_in
 from fp16doctor.apply.hand_scale import with_scale
 from fp16doctor.apply.keep_places import KeptPlaces, Lines
 from fp16doctor.apply.loss_scale import backward_scaled_by, no_scaler, scaler_starts_at
@@ -102,8 +102,8 @@ def _dtype(order: Order) -> Part:
     formats = TO_BF16 if remedy.value == "bf16" else TO_FP32
     without = _WITHOUT_SCALE in f"{remedy.title} {remedy.change}"
     return Part(
-        outer=(no_scaler(),) if without else (),
-        inner=(other_format(formats), KeptPlaces((), order.lines)),
+        outer=(functions_in(formats), *((no_scaler(),) if without else ())),
+        inner=(OtherFormat(formats), KeptPlaces((), order.lines)),
     )
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fp16doctor.apply.change_dtype import TO_FP32, other_format
+from fp16doctor.apply.change_dtype import TO_FP32, OtherFormat, functions_in
 from fp16doctor.apply.keep_places import KeptPlaces
 from fp16doctor.apply.part import Order, Part
 from fp16doctor.apply.quiet_autocast import autocast_is_on
@@ -63,8 +63,8 @@ def _master_weights(order: Order) -> Part:
             yield
 
     return Part(
-        outer=(at_roots(lambda root: None, autocast),),
-        inner=(other_format(TO_FP32, autocast=False),),
+        outer=(functions_in(TO_FP32, autocast=False), at_roots(lambda root: None, autocast)),
+        inner=(OtherFormat(TO_FP32),),
     )
 
 

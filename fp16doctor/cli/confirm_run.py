@@ -27,8 +27,7 @@ def confirm_run(before: str, after: str, store: str, command: tuple[str, ...]) -
     from fp16doctor.schema.codec import load, to_json
 
     device, steps, target = _parsed(list(command))
-    script = prepare(target)
-    found = rerun(script, Rerun(load(Path(before)), steps, store, device))
+    found = rerun(prepare(target), Rerun(load(Path(before)), steps, store, device))
     if found is not None:
         Path(after).write_text(to_json(found), encoding="utf-8")
     return 0

@@ -37,21 +37,26 @@ class Rerun:
 def rerun(script: PreparedScript, asked: Rerun) -> Diagnosis | None:
     """Return the diagnosis of the script under the cure; None in a process that it forked.
 
-    Where the cure could not be put on, the diagnosis says so in ``confirm``.
-
-    Raises:
-        ApplyError: the cure cannot be put on from outside; nothing was run.
+    Where the cure could not be put on, the diagnosis says so in ``confirm``; where that is clear
+    from the start nothing is run, and it is the one before.
     """
     process = os.getpid()
     lines = SourceLines(script_root(asked.before.run.script))
-    patch = patch_for(asked.before, lines, script.source)
+    try:
+        patch = patch_for(asked.before, lines, script.source)
+    except ApplyError as error:
+        refused = Confirmation(ConfirmVerdict.NOT_RUN, error.message)
+        return replace(asked.before, confirm=refused)
     session = Session(
         ScanOptions(steps=asked.steps, budget_s=0.0, simulate=simulation_for(asked.device, script)),
         asked.before.run.script,
         asked.before.run.argv,
     )
     redirect = Redirect(os.getcwd(), asked.store)
-    run = script.with_tree(patch.tree).run(_Watch(session, patch, redirect))
+    # Around all of it: what is replaced in libraries has to be there when it is put back, and
+    # while a run is watched the script's own replacements make way.
+    with patch.outer(), redirected(redirect):
+        run = script.with_tree(patch.tree).run(_Watch(session, patch))
     if os.getpid() != process:
         return None
     found = session.finish(run.outcome, run.exception)
@@ -79,10 +84,10 @@ def _not_put_on(run: ScriptRun, patch: ScriptPatch, found: Diagnosis) -> str:
 
 
 class _Watch:
-    """The cure's hooks, then the session, then the cure's modes, the script inside."""
+    """The session, and the cure's modes inside it."""
 
-    def __init__(self, session: Session, patch: ScriptPatch, redirect: Redirect) -> None:
-        self._contexts = (patch.outer(), session, redirected(redirect), patch.inner())
+    def __init__(self, session: Session, patch: ScriptPatch) -> None:
+        self._contexts = (session, patch.inner())
         self._stack = ExitStack()
 
     def __enter__(self) -> None:

@@ -247,3 +247,15 @@ def test_what_backward_makes_on_a_line_gets_the_loss_scale() -> None:
     assert ran(text)["gradient"] == 1 + 1 / 256
     assert patched(text, found)["gradient"] == 2.0
     assert found.missed() == ()
+
+
+def test_a_plain_step_becomes_the_scalers() -> None:
+    plain = AUTOCAST.replace("scaler.step(opt); scaler.update()", "opt.step()").replace(
+        "losses = []", "losses = []; schedule = torch.optim.lr_scheduler.ConstantLR(opt, 1.0)"
+    )
+    edited = plain.replace("opt.step()", "scaler.step(opt); scaler.update()")
+    remedy = Remedy(RemedyKind.CODE_FIX, "replace `opt.step()` by `scaler.step(opt)`")
+    found = patch(remedy, code="FD403")
+    assert same(patched(plain, found), ran(edited))
+    assert found.missed() == ()
+    assert not same(ran(plain), ran(edited))

@@ -98,6 +98,19 @@ def test_a_cure_that_holds(tmp_path: Path) -> None:
     assert got.confirm["redirected"] == ["log.txt", "model.pt"]
 
 
+def test_the_child_leaves_nothing_replaced(tmp_path: Path) -> None:
+    got = scan(tmp_path, OVERFLOWING)
+    (tmp_path / "store").mkdir()
+    command = ["confirm-run", "../d.json", "after.json", "../store", "train.py", "--steps", "2"]
+    subprocess.run(
+        [sys.executable, "-m", "fp16doctor", *command],
+        cwd=got.folder, capture_output=True, timeout=110, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (got.folder / "after.json").exists()  # its own file is not redirected
+    assert sorted(p.name for p in (tmp_path / "store").iterdir()) == ["log.txt", "model.pt"]
+
+
 def test_a_script_that_ends_otherwise_under_the_cure(tmp_path: Path) -> None:
     hostile = OVERFLOWING + "if loss.isfinite():\n    raise ValueError('too good')\n"
     got = scan(tmp_path, hostile)
