@@ -14,6 +14,7 @@ from fp16doctor.apply import fixup_init, keep_list, scaler_use, storage
 from fp16doctor.apply.change_dtype import TO_BF16, TO_FP32, OtherFormat, functions_in
 from fp16doctor.apply.hand_scale import with_scale
 from fp16doctor.apply.keep_places import KeptPlaces, Lines
+from fp16doctor.apply.line_edit import line_edit
 from fp16doctor.apply.loss_scale import backward_scaled_by, no_scaler, scaler_starts_at
 from fp16doctor.apply.part import Order, Part
 from fp16doctor.errors import ApplyError
@@ -94,7 +95,7 @@ def _part(order: Order) -> Part:
         return _dtype(order)
     if kind is RemedyKind.LOSS_SCALE:
         return _loss_scale(order)
-    return scaler_use.part(order)
+    return line_edit(order) or scaler_use.part(order)
 
 
 def _dtype(order: Order) -> Part:
