@@ -16,6 +16,7 @@ from fp16doctor.apply.hand_scale import with_scale
 from fp16doctor.apply.keep_places import KeptPlaces, Lines
 from fp16doctor.apply.line_edit import line_edit
 from fp16doctor.apply.loss_scale import backward_scaled_by, no_scaler, scaler_starts_at
+from fp16doctor.apply.optimizer_constant import optimizer_constant
 from fp16doctor.apply.part import Order, Part
 from fp16doctor.errors import ApplyError
 from fp16doctor.schema.diagnosis import Diagnosis
@@ -95,7 +96,7 @@ def _part(order: Order) -> Part:
         return _dtype(order)
     if kind is RemedyKind.LOSS_SCALE:
         return _loss_scale(order)
-    return line_edit(order) or scaler_use.part(order)
+    return line_edit(order) or optimizer_constant(order) or scaler_use.part(order)
 
 
 def _dtype(order: Order) -> Part:

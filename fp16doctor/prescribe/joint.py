@@ -16,9 +16,9 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies.keep_list import in_step, is_affordable, keep_remedy, places
 from fp16doctor.prescribe.remedies.loss_scale import CODES, first_of, last_of, scale_remedy
-from fp16doctor.prescribe.remedies.storage import FORMS, REALISED
+from fp16doctor.prescribe.remedies.storage import FORMS
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
-from fp16doctor.prescribe.stored import realised_in_fp32
+from fp16doctor.prescribe.stored import REALISED, realised_in_fp32
 from fp16doctor.prescribe.treatable import codes_of, line_target, target
 from fp16doctor.replay.trial import Trial
 from fp16doctor.schema.finding import Fault, Finding

@@ -6,6 +6,7 @@ Must not know findings.
 from __future__ import annotations
 
 from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
+from fp16doctor.prescribe.stored import REALISED, REALISED_FRACTION
 from fp16doctor.schema.prescription import Prescription, RemedyKind
 
 
@@ -18,8 +19,16 @@ def rank(prescription: Prescription) -> tuple[int, float, float]:
         RemedyKind.STORAGE: 0,
         RemedyKind.LOSS_SCALE: 1,
         RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
-        RemedyKind.DTYPE: 3 if remedy.value != "fp32" else 6,
+        RemedyKind.DTYPE: _dtype(prescription),
         RemedyKind.FIXUP_INIT: 5,
         RemedyKind.CODE_FIX: 5,
     }
     return order[remedy.kind], flops, error
+
+
+def _dtype(prescription: Prescription) -> int:
+    """Behind an edit of the code where weights stored in it lose their updates; fp32 is last."""
+    if prescription.remedy.value == "fp32":
+        return 7
+    taken = prescription.verification.after.get(REALISED_FRACTION, 1.0)
+    return 3 if taken >= REALISED else 6

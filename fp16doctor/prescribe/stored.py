@@ -17,6 +17,9 @@ from fp16doctor.replay.updates import carries_state
 from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
 from fp16doctor.schema.tape import Tape
 
+REALISED = 0.9  # fraction of the intended updates that storage must take
+REALISED_FRACTION = "realised fraction"
+
 Finals = dict[int, tuple[torch.Tensor, torch.Tensor]]  # storage -> (before, after)
 
 
@@ -25,8 +28,8 @@ def realised_in_fp32(
 ) -> tuple[float | None, tuple[int, ...]]:
     """Return (⟨Δ32, Δ64⟩ / ‖Δ64‖², steps it was measured on), over carried 16-bit tensors.
 
-    ``policy`` is one that stores them in fp32, whatever it computes in. They are the parameters,
-    or all that are none: averages, optimizer state, accumulators.
+    ``policy`` says what they are stored in: fp32, or another 16-bit format. They are the
+    parameters, or all that are none: averages, optimizer state, accumulators.
     """
     dot = norm2 = 0.0
     steps = []

@@ -6,14 +6,22 @@ Must not know how a format is tried.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.stored import trains_half_parameters
+from fp16doctor.prescribe.stored import (
+    REALISED,
+    REALISED_FRACTION,
+    realised_in_fp32,
+    trains_half_parameters,
+)
 from fp16doctor.prescribe.treatable import line_target
 from fp16doctor.schema.finding import Fault
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import BF16, FP32, PrecisionPolicy
-from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
+from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict
+from fp16doctor.schema.spelling import number
 
 _CHANGES = {
     "bf16": "with torch.autocast(DEVICE, dtype=torch.bfloat16):  # or model.bfloat16()",
@@ -56,7 +64,24 @@ def _stored_wide(case: Case, treats: tuple[int, ...]) -> Prescription:
 
 def _tried(case: Case, name: str, policy: PrecisionPolicy, treats: tuple[int, ...]) -> Prescription:
     attempt = case.bench.attempt(policy) if case.bench is not None else None
-    return case.prescribe(dtype_remedy(name, case.device), treats, attempt)
+    cure = case.prescribe(dtype_remedy(name, case.device), treats, attempt)
+    return _with_updates(case.bench, cure) if name == "bf16" and case.bench is not None else cure
+
+
+def _with_updates(bench: Bench, cure: Prescription) -> Prescription:
+    """Say how much of their updates weights take that would be stored in bf16, as fp16 ones are."""
+    proof = cure.verification
+    tapes = tuple(t for t in bench.tapes if trains_half_parameters(t))
+    if not tapes or proof.verdict is not Verdict.VERIFIED or bench.exhausted:
+        return cure
+    with bench.timing():
+        realised, _ = realised_in_fp32(tapes, parameters=True, policy=BF16)
+    if realised is None:
+        return cure
+    few = f"stored in bf16, the weights take {number(realised)} of their updates in fp64"
+    reason = proof.reason if realised >= REALISED else "; ".join(filter(None, (proof.reason, few)))
+    after = {**proof.after, REALISED_FRACTION: realised}
+    return replace(cure, verification=replace(proof, reason=reason, after=after))
 
 
 def dtype_remedy(name: str, device: str) -> Remedy:

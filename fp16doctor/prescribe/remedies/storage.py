@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fp16doctor.prescribe.bench import BUDGET_SPENT
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.stored import realised_in_fp32
+from fp16doctor.prescribe.stored import REALISED, REALISED_FRACTION, realised_in_fp32
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.prescription import (
     Prescription,
@@ -18,8 +18,6 @@ from fp16doctor.schema.prescription import (
     Verdict,
     Verification,
 )
-
-REALISED = 0.9  # realised fraction that storage must reach
 
 FORMS = {
     "FD301": (
@@ -64,7 +62,7 @@ def _proof(case: Case, finding: Finding) -> Verification:
     return Verification(
         Verdict.VERIFIED if held else Verdict.REFUTED,
         reason="" if held else "fp32 loses the updates as well",
-        before={"realised fraction": before},
-        after={"realised fraction": after},
+        before={REALISED_FRACTION: before},
+        after={REALISED_FRACTION: after},
         steps=steps,
     )
