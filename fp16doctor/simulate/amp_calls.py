@@ -80,11 +80,21 @@ class AmpCalls:
         inside: list[bool] = self._regions.__dict__.setdefault("inside", [])
         return inside
 
+    def _latest(self) -> bool:
+        """Whether the region that a state is restored of was made for CUDA.
+
+        That is the one around, or, where backward recomputes outside of any, the last there was.
+        """
+        inside = self._inside()
+        return inside[-1] if inside else bool(getattr(self._regions, "latest", False))
+
     def _entered(self, original: Any) -> Callable[..., Any]:
         def enter(owner: Any) -> Any:
-            inside = self._inside()
-            restores = bool(inside) and _restores_a_state(sys._getframe(1))
-            inside.append(inside[-1] if restores else owner.device == "cuda")
+            made_for_cuda = owner.device == "cuda"
+            if not made_for_cuda and _restores_a_state(sys._getframe(1)):
+                made_for_cuda = self._latest()
+            self._inside().append(made_for_cuda)
+            self._regions.latest = made_for_cuda
             return original(owner)
 
         return enter

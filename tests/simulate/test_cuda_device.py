@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _device
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import DefaultDeviceType, checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from fp16doctor.simulate.cuda_autocast import CudaAutocast
@@ -206,7 +206,12 @@ def test_autocast_and_scaler_for_cuda(early: bool, cuda: CudaDevice) -> None:
     assert (scaler.get_scale(), other.get_scale()) == (2.0, 4.0)
 
 
-def test_cudas_lists_hold_in_regions_made_for_it_and_in_recomputation(cuda: CudaDevice) -> None:
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_cudas_lists_hold_in_regions_made_for_it_and_in_recomputation(
+    kind: str, cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever kind of device checkpointing takes tensors for that are on the CPU."""
+    monkeypatch.setattr(DefaultDeviceType, "_default_device_type", kind)
     lists = CudaAutocast(cuda.amp.for_cuda)
     lists.put()
     seen: list[torch.dtype] = []

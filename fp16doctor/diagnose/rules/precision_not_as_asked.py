@@ -16,7 +16,8 @@ Example:
 
 Remedy:
     Run on the device the script is meant for, or name the device that is there:
-    `torch.autocast("cpu", dtype=torch.bfloat16)`.
+    `torch.autocast("cpu", dtype=torch.bfloat16)`. `fp16doctor scan --device cuda` shows on the CPU
+    what the script does where CUDA is there.
 
 References:
     PyTorch documentation, torch.autocast, torch.amp.GradScaler
@@ -32,7 +33,10 @@ from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.usage import UsageFact, UsageKind
 
 _TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16"}
-_DEVICE = "run on the device that the script asks for, or ask for the one that is there"
+_DEVICE = (
+    "run on the device that the script asks for, or ask for the one that is there; "
+    "`fp16doctor scan --device cuda` simulates a CUDA device on the CPU"
+)
 _LEAVES_FP64 = (
     "Autocast casts fp32 tensors and leaves fp64 ones as they are: most ops ran in fp64.",
     "make the model and its inputs fp32 (`model.float()`, `x.float()`), which autocast casts",

@@ -155,3 +155,11 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     (bundle,) = bundles_of(one_linear)
     with pytest.raises(BundleError, match=r"\[bundle-not-written\]"):
         write_bundle(tmp_path / "none" / "a", bundle)
+
+
+def test_the_device_that_was_simulated_is_kept(tmp_path: Path) -> None:
+    bundle = bundles_of(one_linear)[0]
+    for device in ("cuda", ""):
+        kept = replace(bundle, tape=replace(bundle.tape, device=device))
+        write_bundle(tmp_path / "step.fp16doctor", kept)
+        assert read_bundle(tmp_path / "step.fp16doctor").tape.device == device
