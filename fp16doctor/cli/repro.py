@@ -19,7 +19,7 @@ _MOST_SECONDS = 120
 
 
 @click.command("repro")
-@click.argument("source", metavar="BUNDLE|DIAGNOSIS.json", type=click.Path(path_type=Path))
+@click.argument("source", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",

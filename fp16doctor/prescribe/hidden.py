@@ -30,16 +30,22 @@ def hidden_births(
 
 def hidden_words(sites: Iterable[OpSite]) -> str:
     """``then `aten.mul` at train.py:40 is not finite, which it was in the run``, "" for none."""
-    places = list(dict.fromkeys(map(_place, sites)))
-    if not places:
+    named = tuple(sites)
+    if not named:
         return ""
-    named = " and ".join(places[:MOST_NAMED])
+    verb = "makes" if len(set(map(place_of, named))) == 1 else "make"
+    return f"{named_places(named)} {verb} inf or NaN of finite inputs, and not in the run"
+
+
+def named_places(sites: Iterable[OpSite]) -> str:
+    """Each place once, the first ones by name: ``a and b and 3 more``; "" for none."""
+    places = list(dict.fromkeys(map(place_of, sites)))
     more = f" and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else ""
-    verb = "makes" if len(places) == 1 else "make"
-    return f"{named}{more} {verb} inf or NaN of finite inputs, and not in the run"
+    return " and ".join(places[:MOST_NAMED]) + more
 
 
-def _place(site: OpSite) -> str:
+def place_of(site: OpSite) -> str:
+    """```aten.mul` at train.py:40``, the op alone where its line is not known."""
     line = site.caller or site.source
     name = f"`{site.op.removesuffix('.default')}`"
     return f"{name} at {line.file}:{line.line}" if line is not None else name

@@ -13,6 +13,7 @@ from math import isfinite, log2
 from fp16doctor.report import wording
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Finding, Severity
+from fp16doctor.schema.recording import StepInfo
 
 MOVED = 1.0  # binades from which a range counts as moved
 _MOST_MOVED = 20
@@ -107,9 +108,14 @@ def _told(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
         ("steps", str(len(steps))),
         ("skipped steps", str(sum(s.skipped for s in steps))),
         ("last loss", wording.loss(last.loss) if last else wording.NOTHING),
-        ("last loss scale", wording.number(last.loss_scale) if last else wording.NOTHING),
+        ("last loss scale", wording.number(_scale_after(last)) if last else wording.NOTHING),
         ("recommendation", diagnosis.recommendation.sentence),
     )
+
+
+def _scale_after(step: StepInfo) -> float | None:
+    """The scale that the step leaves behind, as the report tells it."""
+    return step.loss_scale if step.next_loss_scale is None else step.next_loss_scale
 
 
 def render_comparison(found: Comparison, *, verbose: bool = False) -> str:

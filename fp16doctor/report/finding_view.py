@@ -46,7 +46,7 @@ def finding_view(diagnosis: Diagnosis, position: int) -> FindingView:
         what=finding.what,
         where=_where(diagnosis, finding),
         lines=_lines(finding),
-        repeats=_repeats(finding.repeats),
+        repeats=_repeats(finding.site, finding.repeats),
         evidence=tuple(map(evidence_words, finding.evidence)),
         cause=finding.cause,
         chain=_chain(finding.chain),
@@ -116,14 +116,23 @@ def _lines(finding: Finding) -> tuple[CodeLine, ...]:
     return tuple(lines)
 
 
-def _repeats(sites: tuple[OpSite, ...]) -> str:
+def _repeats(site: OpSite | None, sites: tuple[OpSite, ...]) -> str:
+    """Each other place once, and the other steps that show it."""
     if not sites:
         return ""
-    shown = sites[:_PLACES_SHOWN]
-    named = [wording.joined(wording.module_name(s), wording.brief(s)) for s in shown]
-    left = len(sites) - _PLACES_SHOWN
+    there = {name for name in (_place(site),) if name}
+    others = [p for p in dict.fromkeys(map(_place, sites)) if p not in there]
+    left = len(others) - _PLACES_SHOWN
     more = [f"and {wording.count(left)} more (in the JSON)"] if left > 0 else []
-    return f"also at {wording.plural(len(sites), 'other place')}: {'; '.join(named + more)}"
+    named = "; ".join(others[:_PLACES_SHOWN] + more)
+    also = f"also at {wording.plural(len(others), 'other place')}: {named}" if others else ""
+    again = sorted({s.step for s in sites if site is None or s.step != site.step})
+    in_steps = f"also in {wording.steps_named(again)}" if again else ""
+    return wording.joined(also, in_steps)
+
+
+def _place(site: OpSite | None) -> str:
+    return "" if site is None else wording.joined(wording.module_name(site), wording.brief(site))
 
 
 def _chain(sites: tuple[OpSite, ...]) -> str:

@@ -109,8 +109,28 @@ def test_where_no_scale_helps_it_is_refuted_with_its_reason() -> None:
     bench = Bench(tuple(Job(Both, faint(1.0)).tapes()), 60)
     cure = proposed(bench)
     assert cure.verification.verdict is Verdict.REFUTED
-    assert cure.verification.reason == "at every scale something is lost or not finite"
+    assert cure.remedy.title == "a loss scale from 1 to 2^24"
+    assert cure.verification.reason.startswith(
+        "none helps: at every scale something is lost or not finite"
+    )
     assert cure.remedy.value is None
+
+
+def test_the_op_that_no_scale_helps_is_named() -> None:
+    class Loud(nn.Module):
+        """Infinite in backward at every scale: the gradient takes a factor of 1e6 in fp16."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.a(x).float() * 1e6
+
+    cure = proposed(Bench(tuple(Job(Loud, faint(1.0)).tapes()), 60))
+    assert cure.verification.verdict is Verdict.REFUTED
+    assert "inf or NaN at scale 1 already" in cure.verification.reason
+    assert "`aten." in cure.verification.reason
 
 
 def test_a_spent_budget_is_no_refusal() -> None:

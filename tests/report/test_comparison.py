@@ -94,3 +94,12 @@ def test_the_command(
                           capture_output=True, text=True, cwd=CHECKOUT)  # fmt: skip
     assert gone.returncode == 2
     assert "none.json" in gone.stderr
+
+
+def test_the_last_loss_scale_is_the_one_the_step_leaves_behind(sick: Diagnosis) -> None:
+    def ends_at(scale: float, following: float | None) -> Diagnosis:
+        last = replace(sick.steps[-1], loss_scale=scale, next_loss_scale=following)
+        return replace(sick, steps=(*sick.steps[:-1], last))
+
+    (fact,) = compare(ends_at(2.0, 1.0), ends_at(8.0, None)).run
+    assert fact == ("last loss scale", "1", "8")

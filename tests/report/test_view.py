@@ -16,6 +16,7 @@ from fp16doctor.report.view import build_view
 from fp16doctor.schema.codec import from_json, to_json
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.recording import StepInfo
 
 HandMade = dict[str, Callable[[], Diagnosis]]
@@ -78,9 +79,29 @@ def test_a_chain_that_stays_at_one_place_is_no_chain(overflow: Diagnosis) -> Non
 
 def test_many_repeats_are_cut_and_counted(overflow: Diagnosis) -> None:
     finding = overflow.findings[0]
-    many = replace(finding, repeats=finding.repeats * 4)
+    site = finding.repeats[0]
+    places = tuple(replace(site, module_path=f"blocks.{i}.ffn.wo") for i in range(20, 32))
+    many = replace(finding, repeats=places)
     repeats = build_view(replace(overflow, findings=(many,))).findings[0].repeats
     assert repeats.endswith("and 7 more (in the JSON)")
+
+
+def test_a_place_that_comes_again_in_other_steps_is_listed_once(overflow: Diagnosis) -> None:
+    finding = overflow.findings[0]
+    assert finding.site is not None
+    here = tuple(replace(finding.site, step=finding.site.step + n) for n in (2, 1, 3))
+    there = tuple(replace(finding.repeats[0], step=s.step) for s in here)
+
+    def repeats(sites: tuple[OpSite, ...]) -> str:
+        again = replace(overflow, findings=(replace(finding, repeats=sites),))
+        return build_view(again).findings[0].repeats
+
+    first = finding.site.step
+    steps = f"also in steps {first + 1}, {first + 2} and {first + 3}"
+    assert repeats(here) == steps
+    assert repeats((*here, *there)) == (
+        f"also at 1 other place: blocks.3.ffn.wo (Linear) · aten.mm at train.py:40 · {steps}"
+    )
 
 
 def test_what_a_rule_says_itself_is_not_said_twice(overflow: Diagnosis) -> None:

@@ -25,7 +25,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.causes import Cause, Words, as_finding, causes
-from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op
+from fp16doctor.diagnose.domain_words import domain_advice
+from fp16doctor.diagnose.families import base_op
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import born, fate, number, op_in, place
 from fp16doctor.schema.finding import Fault, Finding, Severity
@@ -68,14 +69,10 @@ def _why(cause: Cause) -> str:
 
 
 def _advice(cause: Cause) -> str:
-    site, op = cause.event.site, base_op(cause.event.site.op)
+    site = cause.event.site
     if cause.severity is Severity.NOTE:
         return ""
-    check = f"check the input of `{op}`{_batch_element(site)}"
-    if op in LOGARITHMS or "sqrt" in op:
-        return f"{check}: clamp it to the domain of `{op}`"
-    if op in DIVISIONS:
-        return f"{check}: clamp the divisor away from 0, e.g. `count.clamp(min=1)`"
-    if "softmax" in op or "attention" in op:
-        return f"{check}: give rows without any unmasked entry a result of their own"
-    return f"{check}, and guard the case that has no finite result"
+    if site.phase is Phase.BACKWARD:
+        return domain_advice(cause.event)
+    check = f"check the input of `{base_op(site.op)}`{_batch_element(site)}"
+    return f"{check}: {domain_advice(cause.event)}"

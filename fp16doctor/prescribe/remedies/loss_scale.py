@@ -10,6 +10,7 @@ from math import log2
 
 from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.hidden import named_places, place_of
 from fp16doctor.prescribe.steps import device_of
 from fp16doctor.prescribe.treatable import codes_of
 from fp16doctor.schema.finding import Fault
@@ -24,6 +25,7 @@ from fp16doctor.schema.prescription import (
 USUAL = 65536.0  # init_scale of torch.amp.GradScaler
 ROOM = 4.0  # factor that it stays away from both ends of the window
 LARGEST = 24  # exponent of the largest scale tried: apex's bound
+NONE = "at every scale something is lost or not finite"
 CODES = frozenset({"FD104", "FD201", "FD401"})
 
 
@@ -37,7 +39,7 @@ def propose(case: Case) -> Iterator[Prescription]:
     bench = case.bench
     window = _window(bench)
     if window is None:
-        remedy = Remedy(RemedyKind.LOSS_SCALE, f"no loss scale from 1 to 2^{LARGEST} helps")
+        remedy = Remedy(RemedyKind.LOSS_SCALE, f"a loss scale from 1 to 2^{LARGEST}")
         yield Prescription(remedy, treats, _none(bench))
         return
     low, high = window
@@ -64,9 +66,23 @@ def _none(bench: Bench) -> Verification:
     another = next((a for s in (1.0, 2.0) if (a := bench.attempt_scale(s)).failure), None)
     if another is not None:
         return Verification(Verdict.NOT_VERIFIED, reason=another.failure)
-    reason = "at every scale something is lost or not finite"
+    reason = "; ".join(filter(None, ("none helps: " + NONE, _in_the_way(bench))))
     steps = tuple(t.step for t in bench.tapes)
     return Verification(Verdict.REFUTED, reason, steps=steps)
+
+
+def _in_the_way(bench: Bench) -> str:
+    """Which ops are not finite at scale 1 already: no smaller one is tried. "" for none."""
+    trials = bench.attempt_scale(1.0).trials
+    sites = [
+        site
+        for place, trial in enumerate(trials)
+        for site in trial.births
+        if site.index not in {other.index for other in bench.reference(place).births}
+    ]
+    places = named_places(sites)
+    verb = "makes" if len(set(map(place_of, sites))) == 1 else "make"
+    return f"{places} {verb} inf or NaN at scale 1 already" if places else ""
 
 
 def _preferred(low: float, high: float) -> tuple[float, ...]:
