@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
 from typing import Any, TypeVar, overload
 
+import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import TorchFunctionMode
@@ -58,12 +59,19 @@ class Fp32Region(ContextDecorator, TorchFunctionMode):
 
 
 @overload
-def keep_fp32(target: Module, patterns: Iterable[str]) -> Module: ...
+def keep_fp32(
+    target: Module, patterns: Iterable[str], *, outputs: torch.dtype | None = None
+) -> Module: ...
 @overload
 def keep_fp32(target: Function) -> Function: ...
 @overload
 def keep_fp32() -> Fp32Region: ...
-def keep_fp32(target: Any = None, patterns: Iterable[str] | None = None) -> Any:
+def keep_fp32(
+    target: Any = None,
+    patterns: Iterable[str] | None = None,
+    *,
+    outputs: torch.dtype | None = None,
+) -> Any:
     """Keep modules of a model, a function, or a block of code in fp32.
 
     ``keep_fp32(model, ["blocks.2.ffn", "head*"])`` keeps modules with everything below them and
@@ -73,7 +81,9 @@ def keep_fp32(target: Any = None, patterns: Iterable[str] | None = None) -> Any:
     dicts and dataclasses; fp16 and bf16 are cast, all else stays), runs without autocast, stores
     parameters and buffers in fp32, and returns what it computes, in fp32. Whoever takes that
     casts it: autocast where it has an op on its 16-bit list, else every module that computes on
-    16-bit parameters casts its own inputs. A parameter has one format: in a model stored in 16
+    16-bit parameters casts its own inputs. A product of the script's own, in a model stored in 16
+    bits, is nobody's to cast: ``outputs=torch.bfloat16`` has kept modules return that format.
+    A parameter has one format: in a model stored in 16
     bits, a module that shares one with a kept module is kept as well.
 
     Parameters stay the same objects, under the same names, so that an optimizer may be made
@@ -86,6 +96,7 @@ def keep_fp32(target: Any = None, patterns: Iterable[str] | None = None) -> Any:
     Args:
         target: A model, a function, or nothing.
         patterns: Names of modules as in ``model.named_modules()``; * and ? stand for any text.
+        outputs: Format of the floating results of kept modules; None leaves them in fp32.
 
     Raises:
         ApplyError: no-such-module, a pattern that names no module of the model, or none is given;
@@ -95,7 +106,8 @@ def keep_fp32(target: Any = None, patterns: Iterable[str] | None = None) -> Any:
             module raises kept-in-16-bits, where its parameters no longer are fp32.
     """
     if isinstance(target, nn.Module):
-        return _keep_modules(target, (patterns,) if isinstance(patterns, str) else patterns)
+        names = (patterns,) if isinstance(patterns, str) else patterns
+        return _keep_modules(target, names, outputs)
     if target is None:
         return Fp32Region()
     return Fp32Region()(target)
@@ -118,7 +130,9 @@ def _covered(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def _keep_modules(model: Module, patterns: Iterable[str] | None) -> Module:
+def _keep_modules(
+    model: Module, patterns: Iterable[str] | None, outputs: torch.dtype | None
+) -> Module:
     found: dict[str, nn.Module] = {}
     for pattern in tuple(patterns or ()) or ("",):
         named = dict(_covered(model, pattern)) if pattern else {}
@@ -129,7 +143,7 @@ def _keep_modules(model: Module, patterns: Iterable[str] | None) -> Module:
         _refuse(model, name, module)
     sharing = _sharing(model, found.values())
     for module in (*found.values(), *sharing):
-        keep(module)
+        keep(module, outputs)
     _cast_where_it_goes_on(model)
     return model
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
+import torch
 from torch import nn
 
 from fp16doctor.apply.keep_fp32 import covered, keep_fp32
@@ -19,7 +20,7 @@ from fp16doctor.schema.policy import KeepRule
 def part(order: Order) -> Part:
     """Return the contexts that keep the remedy's targets in fp32."""
     rules = tuple(map(KeepRule, order.remedy.target))
-    modules = _Modules(tuple(r for r in rules if r.kind == "module"))
+    modules = _Modules(tuple(r for r in rules if r.kind == "module"), order.remedy.value)
     places = KeptPlaces(tuple(r for r in rules if r.kind in ("function", "line")), order.lines)
     ops = KeptOps(tuple(r for r in rules if r.kind == "op"))
     has_ops = any(r.kind == "op" for r in rules)
@@ -38,8 +39,9 @@ def part(order: Order) -> Part:
 class _Modules:
     """Puts the rules for modules on each root that is called."""
 
-    def __init__(self, rules: tuple[KeepRule, ...]) -> None:
+    def __init__(self, rules: tuple[KeepRule, ...], outputs: str | None) -> None:
         self.rules = rules
+        self._outputs = getattr(torch, outputs) if outputs else None
         self.applied: set[str] = set()
 
     def around(self) -> AbstractContextManager[None]:
@@ -48,5 +50,5 @@ class _Modules:
     def _first_call(self, root: nn.Module) -> None:
         found = [r for r in self.rules if any(True for _ in covered(root, r.what))]
         if found:
-            keep_fp32(root, [r.what for r in found])
+            keep_fp32(root, [r.what for r in found], outputs=self._outputs)
             self.applied.update(r.pattern for r in found)

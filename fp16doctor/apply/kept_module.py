@@ -20,8 +20,9 @@ from fp16doctor.errors import ApplyError
 class Fp32Forward:
     """Stands in front of one module's ``forward``; saved and copied with the module."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, outputs: torch.dtype | None = None) -> None:
         self.module = module
+        self.outputs = outputs  # format of the results, None for fp32
         self.replaced = module.__dict__.get("forward")  # an instance's own, None for the class's
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +38,8 @@ class Fp32Forward:
             if torch.is_autocast_enabled(device):
                 with torch.autocast(device, enabled=False):
                     return self(*args, **kwargs)
-        return forward(*to_fp32(args), **to_fp32(kwargs))
+        result = forward(*to_fp32(args), **to_fp32(kwargs))
+        return result if self.outputs is None else to_dtype(result, self.outputs)
 
 
 class Fp32Storage:
@@ -57,11 +59,14 @@ class Fp32Storage:
         return self.module
 
 
-def keep(module: nn.Module) -> None:
-    """Have one module compute and store in fp32; twice is once."""
+def keep(module: nn.Module, outputs: torch.dtype | None = None) -> None:
+    """Have one module compute and store in fp32; twice is once, in the last format of results."""
     module.float()
-    if not isinstance(module.__dict__.get("forward"), Fp32Forward):
-        module.__dict__["forward"] = Fp32Forward(module)
+    known = module.__dict__.get("forward")
+    if isinstance(known, Fp32Forward):
+        known.outputs = outputs
+    else:
+        module.__dict__["forward"] = Fp32Forward(module, outputs)
     if not isinstance(module.__dict__.get("_apply"), Fp32Storage):
         module.__dict__["_apply"] = Fp32Storage(module)
 

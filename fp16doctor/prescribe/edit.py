@@ -13,6 +13,7 @@ from fp16doctor.schema.location import SourceLine
 
 _NAMESPACES = ("torch", "F", "nn", "functional", "special")  # not a tensor in front of the call
 _BUILTINS = ("abs", "float", "int", "len", "max", "min", "pow", "range", "sum")
+EDITED = "\n+ "  # what a diff has and a comment has not
 _BLOCK = " pass"  # a line that opens a block is none without a body
 
 

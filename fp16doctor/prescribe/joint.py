@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from fp16doctor.prescribe.acceptance import LOST_TENSOR
 from fp16doctor.prescribe.bench import Attempt, Bench
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.line_casts import places as cast_places
 from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies.keep_list import in_step, is_affordable, keep_remedy, places
 from fp16doctor.prescribe.remedies.loss_scale import CODES, first_of, last_of, scale_remedy
@@ -146,7 +147,7 @@ def _with_storage(bench: Bench, found: Sequence[Prescription]) -> Iterator[Group
 def _computes(remedy: Remedy) -> PrecisionPolicy | None:
     """Return what a remedy computes in, with fp32 storage beside it; None for any other kind."""
     if remedy.kind is RemedyKind.FP32_KEEP:
-        return replace(policy_of(remedy.target), stores_fp32=True)
+        return replace(policy_of(remedy.target), stores_fp32=True, casts_back=bool(remedy.value))
     if remedy.kind is RemedyKind.DTYPE and remedy.value == "bf16":
         return replace(BF16, stores_fp32=True)
     return None
@@ -158,7 +159,8 @@ def _together(bench: Bench, attempt: Attempt, *parts: tuple[Remedy, tuple[int, .
     group = []
     for remedy, treats in parts:
         others = " and ".join(r.title for r, _ in parts if r is not remedy)
-        reason = "; ".join(filter(None, (f"tried together with: {others}", proof.reason)))
+        told = (f"tried together with: {others}", cast_places(remedy.casts), proof.reason)
+        reason = "; ".join(filter(None, told))
         group.append(Prescription(remedy, treats, replace(proof, reason=reason)))
     return tuple(group)
 

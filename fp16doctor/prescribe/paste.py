@@ -1,14 +1,16 @@
 """A keep-list as plain torch to paste: it does what the trial did.
 
-Inputs up, autocast off, outputs left in fp32; in a model that is stored in 16 bits every other
-module casts its own inputs, as autocast does elsewhere.
+Inputs up, autocast off, outputs left in fp32 or cast back; in a model that is stored in 16 bits
+every other module casts its own inputs, as autocast does elsewhere. A product that stands in no
+such module is named: its cast is the script's own.
 
 Must not know how a keep-list is found or tried.
 """
 
 from __future__ import annotations
 
-from fp16doctor.prescribe.edit import diff, with_call_in_fp32, within_block
+from fp16doctor.prescribe.edit import EDITED, diff, with_call_in_fp32, within_block
+from fp16doctor.prescribe.line_casts import line_casts
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
@@ -29,7 +31,7 @@ def in_fp32(module):
     forward = module.float().forward
     def wide(*args, **kwargs):
         with torch.autocast(DEVICE, enabled=False):
-            return forward(*to(torch.float32, args), **to(torch.float32, kwargs))
+            return RESULT
     module.forward = wide
 
 def in_own_format(module, args):
@@ -42,6 +44,7 @@ for module in model.modules():  # a model in 16 bits casts where it goes on
     if own & {torch.float16, torch.bfloat16}:
         module.register_forward_pre_hook(in_own_format)
 """
+_RESULT = "forward(*to(torch.float32, args), **to(torch.float32, kwargs))"
 _BLOCK = """
 class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its inputs in fp32
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -56,20 +59,50 @@ _HALF = ("float16", "bfloat16")
 _BEFORE = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
 
 
-def pasted(targets: tuple[str, ...], device: str, tape: Tape | None = None) -> str:
+def pasted(
+    targets: tuple[str, ...], device: str, tape: Tape | None = None, outputs: str | None = None
+) -> str:
     """Return the code that keeps ``targets`` in fp32.
 
     It expects ``torch`` and ``model`` in place; ``device`` is "cpu" or "cuda". The script's lines
-    are taken from ``tape``; where they are not known, a comment says what to do.
+    are taken from ``tape``; where they are not known, a comment says what to do. ``outputs`` is
+    the torch name of the format that kept modules return, None for fp32.
+
+    The text is Python, or a diff throughout where lines of the script are edited.
     """
     names = _modules(targets, tape)
     others = [_other(t, tape) for t in targets if not t.startswith("module:")]
     blocks = any(_WITH in text for text in others)
     parts = [_TO] if names or blocks else []
-    parts += [_MODULES.replace("NAMES", repr(names))] if names else []
+    parts += [_in_modules(names, outputs)] if names else []
     parts += [_BLOCK] if blocks else []
-    code = "".join(parts) + "\n" * bool(blocks) + "\n".join(others)
-    return code.replace("DEVICE", repr(device)).rstrip("\n")
+    casts = [f"# {c}" for c in _casts(targets, tape, outputs)]
+    code = "".join(parts).rstrip("\n")
+    if code and any(EDITED in text for text in others):
+        code = _added(code)
+    code = "\n".join(filter(None, (code, *others, *casts)))
+    return code.replace("DEVICE", repr(device))
+
+
+def _in_modules(names: list[str], outputs: str | None) -> str:
+    result = f"to(torch.{outputs}, {_RESULT})" if outputs else _RESULT
+    return _MODULES.replace("NAMES", repr(names)).replace("RESULT", result)
+
+
+def _added(code: str) -> str:
+    """Code that is pasted above the lines that it is used in, as a part of their diff."""
+    return "\n".join(
+        [
+            "# above the function or class that the lines below stand in",
+            *(f"+ {line}".rstrip() for line in code.splitlines()),
+        ]
+    )
+
+
+def _casts(targets: tuple[str, ...], tape: Tape | None, outputs: str | None) -> tuple[str, ...]:
+    if tape is None or outputs:
+        return ()
+    return line_casts(tape, tuple(map(KeepRule, targets)))
 
 
 def _modules(targets: tuple[str, ...], tape: Tape | None) -> list[str]:

@@ -14,12 +14,12 @@ from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
 FP16DOCTOR, HUGGING_FACE, FSDP = "fp16doctor", "Hugging Face transformers", "FSDP"
 
-_KEEP = "import fp16doctor\n\nfp16doctor.keep_fp32(model, {})"
+_KEEP = "import fp16doctor\n\nfp16doctor.keep_fp32(model, {}{})"
 _FSDP_KEEP = """\
 import fp16doctor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-fp16doctor.keep_fp32(model, {0})  # before fully_shard
+fp16doctor.keep_fp32(model, {0}{1})  # before fully_shard
 for name in {0}:  # a group has one dtype
     policy = MixedPrecisionPolicy(param_dtype=torch.float32)
     fully_shard(model.get_submodule(name), mp_policy=policy)
@@ -44,7 +44,7 @@ def with_forms(prescription: Prescription) -> Prescription:
 def forms_of(remedy: Remedy) -> dict[str, str]:
     """Return who a form is for -> text to paste; it is empty where there is none but ``change``."""
     if remedy.kind is RemedyKind.FP32_KEEP:
-        return _of_keep_list(remedy.target)
+        return _of_keep_list(remedy)
     if remedy.kind is RemedyKind.DTYPE and remedy.value in ("bf16", "fp32"):
         wide = remedy.value == "fp32"
         return {
@@ -54,15 +54,18 @@ def forms_of(remedy: Remedy) -> dict[str, str]:
     return {}
 
 
-def _of_keep_list(targets: tuple[str, ...]) -> dict[str, str]:
+def _of_keep_list(remedy: Remedy) -> dict[str, str]:
     """Lines and ops have no name that another library could take."""
+    targets = remedy.target
+    back = f", outputs=torch.{remedy.value}" if remedy.value else ""
+    lines = "".join(f"\n# {c}" for c in remedy.casts)
     names = [t.removeprefix("module:") for t in targets]
     if not names or not all(t.startswith("module:") and t != "module:" for t in targets):
         return {}
-    forms = {FP16DOCTOR: _KEEP.format(names)}
+    forms = {FP16DOCTOR: _KEEP.format(names, back) + lines}
     leaves = list(dict.fromkeys(n.rpartition(".")[2] for n in names))
     if not any(leaf.isdigit() for leaf in leaves):  # a number in a list of modules is no name
         forms[HUGGING_FACE] = _LEAVES.format(leaves)
     if not any(c in n for n in names for c in "*?["):
-        forms[FSDP] = _FSDP_KEEP.format(names)
+        forms[FSDP] = _FSDP_KEEP.format(names, back) + lines
     return forms

@@ -94,7 +94,7 @@ def _joint(
     treated = {i for p in chosen for i in p.treats}
     before, (leading, first) = len(found), next(iter(demanding(case.findings)))
 
-    def last_of(parts: Sequence[Prescription]) -> tuple[int, tuple[int, float, float]]:
+    def last_of(parts: Sequence[Prescription]) -> tuple[int, tuple[int, bool, float, float]]:
         return max((_behind(p, first), rank(p)) for p in parts)
 
     for group in groups:

@@ -10,8 +10,8 @@ from fp16doctor.prescribe.stored import REALISED, REALISED_FRACTION
 from fp16doctor.schema.prescription import Prescription, RemedyKind
 
 
-def rank(prescription: Prescription) -> tuple[int, float, float]:
-    """Cheapest first; among equals the one with the smaller gradient error."""
+def rank(prescription: Prescription) -> tuple[int, bool, float, float]:
+    """Cheapest first; what needs no cast by hand in front of what does; then by gradient error."""
     remedy = prescription.remedy
     flops = remedy.cost.get("flops_share", 0.0)
     error = prescription.verification.after.get("gradient error", 0.0)
@@ -23,7 +23,7 @@ def rank(prescription: Prescription) -> tuple[int, float, float]:
         RemedyKind.FIXUP_INIT: 5,
         RemedyKind.CODE_FIX: 5,
     }
-    return order[remedy.kind], flops, error
+    return order[remedy.kind], bool(remedy.casts), flops, error
 
 
 def _dtype(prescription: Prescription) -> int:

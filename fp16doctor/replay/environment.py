@@ -117,6 +117,10 @@ class Environment:
         """Return a storage as it is, None where it is not live."""
         return self._live.get(number)
 
+    def put(self, number: int, live: Live) -> None:
+        """Replace a storage by another form of it."""
+        self._live[number] = live
+
     def adopt(self, number: int, live: Live) -> None:
         """Take a storage over from another replay; its values are copied before a write."""
         self._live[number] = Live(live.storage.clone(), live.recorded, live.live)
@@ -256,6 +260,12 @@ def _view(storage: Any, dtype: torch.dtype, ref: TensorRef) -> Tensor:
 
 def _flat(live: Live) -> Tensor:
     return torch.empty(0, dtype=live.live, device=live.storage.device).set_(live.storage)
+
+
+def in_recorded_format(live: Live) -> Live:
+    """Return a storage with its values rounded to the format they were recorded in."""
+    flat = _flat(live).to(live.recorded, copy=True)
+    return Live(flat.untyped_storage(), live.recorded, live.recorded)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ What a policy does to one op: a *kept* op gets its inputs in fp32 and leaves its
 What leaves it in forward flows on as autocast would let it: promoted by ops of no list, cast
 where the next matrix product, convolution or attention takes it. A gradient has the format of
 the value it belongs to (``borders``): it is cast where the keep-list's own cast of its inputs
-would do so.
+would do so. Under a policy that casts back, what leaves is rounded to its recorded
+format (``returned``).
 
 Must not know acceptance or remedies.
 """
@@ -27,6 +28,7 @@ from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
 from fp16doctor.replay.parameters import parameter_numbers
 from fp16doctor.replay.player import Player
+from fp16doctor.replay.returned import Returned
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
@@ -50,6 +52,7 @@ class SoloPlayer(Player):
         self._borders = Borders()
         self._formats: dict[int, torch.dtype] = {}  # gradient -> format it has in truth
         self._from_kept_backward: set[int] = set()
+        self._returned = Returned(self.env) if policy.casts_back else None
         self._seeds = {m.index for m in tape.losses}
         if policy.scale_factor != 1.0 and not self._seeds:
             raise ReplayError(_NO_SEED, "trial-failed")
@@ -70,6 +73,8 @@ class SoloPlayer(Player):
         self._scale_seed(call)
 
     def _play(self, call: OpCall) -> None:
+        if self._returned is not None:
+            self._cross(call, self._returned)
         if op_traits.is_draw(call.op):
             self._draw(call)
         elif op_traits.is_dropout(call.op) and (self._kept or not self.env.identity):
@@ -80,6 +85,13 @@ class SoloPlayer(Player):
             self._run_kept(call)
         else:
             self._run_cast(call)
+
+    def _cross(self, call: OpCall, returned: Returned) -> None:
+        """Round what leaves a kept place; the kept ops' own backward gets what they had."""
+        kept = call.index in self._kept
+        returned.show(refs_in((call.args, call.kwargs)), inside=kept)
+        if kept and call.site.phase is not Phase.BACKWARD:
+            returned.made(refs_in(call.outputs))
 
     # -- ways to run -----------------------------------------------------------------------------
 

@@ -82,6 +82,7 @@ class PrecisionPolicy:
     name: str  # "as_run", "fp32", "fp64", "bf16", or what a remedy calls itself
     widen: tuple[tuple[str, str], ...] = ()  # (recorded dtype, replayed dtype), torch names
     keep: tuple[KeepRule, ...] = ()  # computed in fp32, inputs cast up
+    casts_back: bool = False  # what leaves a kept place is rounded to its recorded format
     constants: tuple[ConstantRule, ...] = ()  # numbers among the arguments of ops
     scale_factor: float = 1.0  # the loss scale of the run is multiplied by this
     stores_fp32: bool = False  # parameters and what steps carry on are kept in fp32, as under autocast

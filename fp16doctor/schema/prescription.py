@@ -37,9 +37,11 @@ class Remedy:
     title: str  # imperative, one thing
     change: str = ""  # text to paste: plain torch
     target: tuple[str, ...] = ()  # module:… function:… line:… op:…
-    value: Any = None  # dtype name, or {"low", "recommended", "high"} of a loss scale
+    value: Any = None  # dtype name, or {"low", "recommended", "high"} of a loss scale; of a
+    # keep-list the torch name of the format that its modules return, None for fp32
     cost: dict[str, float] = field(default_factory=dict)  # flops_share, bytes_share
     forms: dict[str, str] = field(default_factory=dict)  # the same for "FSDP", …: text to paste
+    casts: tuple[str, ...] = ()  # lines of the script that need a cast of their own beside it
 
 
 @dataclass(frozen=True, slots=True)

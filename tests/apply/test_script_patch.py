@@ -85,6 +85,19 @@ def test_a_module_of_a_keep_list() -> None:
     assert kept.missed() == ()
 
 
+def test_a_module_of_a_keep_list_whose_results_are_cast_back() -> None:
+    remedy = Remedy(RemedyKind.FP32_KEEP, "keep", target=("module:mid",), value="bfloat16")
+    kept = patch(remedy, half="bfloat16")
+    edited = STORED.replace(
+        "net = Net().to(torch.bfloat16)",
+        "from fp16doctor import keep_fp32\n"
+        "net = keep_fp32(Net().to(torch.bfloat16), ['mid'], outputs=torch.bfloat16)",
+    )
+    assert edited != STORED
+    assert same(patched(STORED, kept), ran(edited))
+    assert kept.missed() == ()
+
+
 def test_a_place_that_the_run_never_came_by_is_named() -> None:
     kept = patch(Remedy(RemedyKind.FP32_KEEP, "keep", target=("module:gone", "line:train.py:999")))
     assert same(patched(AUTOCAST, kept), ran(AUTOCAST))

@@ -308,7 +308,8 @@ def test_the_block_does_what_the_trial_did(form: str) -> None:
     (tape,) = job.tapes()
     text = list(LINES)[1]
     place = line_of(Squared, text)
-    code, _, edit = pasted((place,), "cpu", tape).partition("\n# ")
+    head, edit, *_ = pasted((place,), "cpu", tape).split("\n# ")
+    code = "\n".join(x[2:] for x in head.splitlines() if x.startswith("+"))
     block = "\n".join(f"    {x[2:]}" for x in edit.splitlines() if x.startswith("+ "))
     names: dict[str, Any] = {"torch": torch}
     exec(f"{code}\ndef line(h):\n{block}\n    return h", names)

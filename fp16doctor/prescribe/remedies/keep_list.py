@@ -11,9 +11,12 @@ from dataclasses import replace
 from fp16doctor.prescribe.bench import Attempt, Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
+from fp16doctor.prescribe.line_casts import line_casts
+from fp16doctor.prescribe.line_casts import places as cast_places
 from fp16doctor.prescribe.paste import pasted
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
 from fp16doctor.prescribe.treatable import line_target, op_target, rises, target
+from fp16doctor.replay.bare_products import HALF, leaving
 from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.location import OpSite, Phase
@@ -48,9 +51,10 @@ def propose(case: Case) -> Iterator[Prescription]:
         found += _lists(case, case.bench, first, unit)
         affordable = [x for x in found if is_affordable(x[0])]
     rising = any(rises(f) for _, f in treated)
-    for remedy, attempt in _distinct(affordable):
+    for given in _distinct(affordable):
+        remedy, attempt = _usable(case, case.bench, *given)
         cure = case.prescribe(remedy, treats, attempt)
-        yield _bounded(cure) if rising else cure
+        yield _needing(_bounded(cure) if rising else cure)
     if not found:
         policy = policy_of(start)
         yield case.prescribe(keep_remedy(case, policy.keep), treats, case.bench.attempt(policy))
@@ -115,16 +119,44 @@ def places(finding: Finding) -> Iterator[OpSite]:
     return (s for s in sites if s is not None)
 
 
-def keep_remedy(case: Case, rules: tuple[KeepRule, ...]) -> Remedy:
-    """The list as a remedy: its targets, its cost, text to paste."""
+def keep_remedy(case: Case, rules: tuple[KeepRule, ...], outputs: str | None = None) -> Remedy:
+    """The list as a remedy: its targets, its cost, text to paste.
+
+    ``outputs`` is the torch name of the format that the modules return, None for fp32.
+    """
     names = ", ".join(f"`{r.what}`" for r in rules)
     targets = tuple(r.pattern for r in rules)
+    tape = case.bench.tapes[0] if case.bench is not None else None
+    back = f", its results in {outputs}" if outputs else ""
     return Remedy(
         RemedyKind.FP32_KEEP,
-        f"keep {names} in fp32",
-        change=pasted(
-            targets, case.device, case.bench.tapes[0] if case.bench is not None else None
-        ),
+        f"keep {names} in fp32{back}",
+        change=pasted(targets, case.device, tape, outputs),
         target=targets,
-        cost=cost_of(case.bench.tapes[0], rules) if case.bench is not None else {},
+        value=outputs,
+        cost=cost_of(tape, rules) if tape is not None else {},
+        casts=line_casts(tape, rules) if tape is not None and not outputs else (),
     )
+
+
+def _usable(case: Case, bench: Bench, remedy: Remedy, attempt: Attempt) -> tuple[Remedy, Attempt]:
+    """Return the list with results cast back, where plain torch refuses it as it is.
+
+    That is for modules only, and only where everything that they hand on has one 16-bit format.
+    """
+    rules = attempt.policy.keep
+    modules = all(r.kind == "module" for r in rules)
+    formats = leaving(bench.tapes[0], rules) if remedy.casts and modules else frozenset()
+    if len(formats) != 1 or not formats <= set(HALF):
+        return remedy, attempt
+    back = bench.attempt(replace(attempt.policy, casts_back=True))
+    return (keep_remedy(case, rules, *formats), back) if back.accepted else (remedy, attempt)
+
+
+def _needing(cure: Prescription) -> Prescription:
+    """Say which lines the proof holds for with a cast only."""
+    proof, told = cure.verification, cast_places(cure.remedy.casts)
+    if not told or proof.verdict is not Verdict.VERIFIED:
+        return cure
+    reason = "; ".join(filter(None, (proof.reason, told)))
+    return replace(cure, verification=replace(proof, reason=reason))
