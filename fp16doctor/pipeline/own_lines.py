@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from fp16doctor.diagnose.rule import all_rules
 from fp16doctor.diagnose.script_engine import lint_script
-from fp16doctor.schema.finding import Fault, Finding
+from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.prescription import Prescription, RemedyKind
 from fp16doctor.schema.script_finding import ScriptFinding
@@ -108,7 +108,15 @@ class _Reading:
         elsewhere = bool(places) and not own
         if not here and not elsewhere and finding.fault in _OF_THE_RECIPE:
             here = alike
-        return here[0].fix if len(here) == 1 else ""
+        return here[0].fix if len(here) == 1 and self._is_whole(here[0]) else ""
+
+    def _is_whole(self, said: ScriptFinding) -> bool:
+        """Tell whether no error without a diff stands beside it: the two may be one matter.
+
+        Half of a change can make a script raise; the words of the advice cannot.
+        """
+        beside = (f for f in self._found if f is not said and f.function == said.function)
+        return all(f.fix or f.severity is not Severity.ERROR for f in beside)
 
     def _statement(self, line: int) -> int:
         """Return the first line of the innermost statement around a line."""
