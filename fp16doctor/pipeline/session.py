@@ -20,6 +20,7 @@ from fp16doctor.pipeline import summary
 from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
+from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
@@ -87,6 +88,7 @@ class Session:
         self._simulation = self._recorder.simulation = Simulation(options.simulate)
         self._examiner = Examiner(BundleKeeper() if options.keeps_bundle else None)
         self._told = False
+        self._text = script_text(script) if options.sources else ScriptText(script, "")
         self._started = ""
         self.originals = Originals()  # of libraries that the script may replace parts of
 
@@ -234,6 +236,10 @@ class Session:
         bench = self._bench() if final else None
         trials = Trials(bench, findings, seen, self._recorder.caution)
         prescriptions, recommendation = trials.plan(self._refused())
+        if final:
+            prescriptions = with_own_lines(
+                prescriptions, findings, self._text, self._recorder.caution
+            )
         foretold = trials.outlook()
         blame, error_budget = trials.blame()
         trials.say_what_is_left(self._options.budget_s)

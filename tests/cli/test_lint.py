@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,22 @@ def test_explain_shows_a_script_rule_and_both_of_one_name() -> None:
     both = CliRunner().invoke(explain, ["unscaled-twice"], standalone_mode=False).output
     assert "FD406 unscaled-twice\n" in both
     assert "FD704 unscaled-twice\n" in both
+
+
+@pytest.mark.parametrize("end", ["\n", "", "\n\n# the end\n"], ids=["line end", "none", "blank"])
+@pytest.mark.parametrize("name", ["train.py", "a folder/train.py"])
+def test_the_fix_in_the_json_is_a_patch_that_git_applies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = Path(name)
+    script.parent.mkdir(exist_ok=True)
+    text = CLIPPED.replace("    scaler.update()\n", "").rstrip("\n") + end
+    script.write_text(text.replace("    torch.nn", "\n    torch.nn"))
+    findings = json.loads(run("--format", "json", script).output)["findings"]
+    assert {f["code"] for f in findings} == {"FD701", "FD702"}
+    for finding in findings:
+        subprocess.run(["git", "apply", "-"], input=finding["fix"], text=True, check=True)
+    assert "scaler.unscale_(optimizer)" in script.read_text()
+    assert "scaler.update()" in script.read_text()
+    assert run(script).output == "1 file · 0 findings\n"

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 _CONTEXT = 1  # unchanged lines shown around a change
+_NO_NEWLINE = "\n\\ No newline at end of file\n"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,15 @@ def without_keyword(lines: list[str], call: ast.Call, keyword: ast.keyword) -> E
 
 
 def diff(path: str, lines: list[str], edits: Iterable[Edit]) -> str:
-    """The edits as a unified diff; empty where two of them overlap."""
+    """The edits as a unified diff that ``git apply`` and ``patch -p1`` take.
+
+    Empty where two of the edits overlap.
+
+    Args:
+        path: the file's name, the one that the diff carries.
+        lines: the text between its line ends; the last is empty where the text ends in one.
+        edits: what becomes of the lines.
+    """
     ordered = sorted(set(edits), key=lambda e: (e.first, e.last))
     changed, at = [], 1
     for edit in ordered:
@@ -106,5 +116,18 @@ def diff(path: str, lines: list[str], edits: Iterable[Edit]) -> str:
         changed += [*lines[at - 1 : edit.first - 1], *edit.lines]
         at = max(edit.last, edit.first - 1) + 1
     changed += lines[at - 1 :]
-    found = difflib.unified_diff(lines, changed, path, path, lineterm="", n=_CONTEXT)
-    return "\n".join(found)
+    names = (_header("a/", path), _header("b/", path))
+    found = difflib.unified_diff(_ended(lines), _ended(changed), *names, n=_CONTEXT)
+    return "".join(line if line.endswith("\n") else line + _NO_NEWLINE for line in found)
+
+
+def _ended(lines: list[str]) -> list[str]:
+    """The lines with their ends, as a diff counts them."""
+    *ended, last = "\n".join(lines).split("\n")
+    return [line + "\n" for line in ended] + ([last] if last else [])
+
+
+def _header(side: str, path: str) -> str:
+    """The name with the prefix that git strips; a tab ends one that holds a space."""
+    name = path if os.path.isabs(path) else side + path.removeprefix("./")
+    return f"{name}\t" if " " in name else name
