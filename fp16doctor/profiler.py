@@ -24,6 +24,7 @@ from fp16doctor.record.script import outcome_of
 from fp16doctor.record.step_plan import StepPlan
 from fp16doctor.record.survey import EVERY_FULL, SurveyPlan
 from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import Severity
 
 Schedule = Callable[[int], Any]
 OnTrouble = Literal["record", "report", "raise"] | Callable[[Diagnosis], Any]
@@ -36,7 +37,7 @@ class TroubleError(Fp16DoctorError):
 
     def __init__(self, diagnosis: Diagnosis) -> None:
         self.diagnosis = diagnosis
-        found = diagnosis.findings[0] if diagnosis.findings else None
+        found = next((f for f in diagnosis.findings if f.severity is Severity.ERROR), None)
         what = f"{found.code} {found.name}: {found.what}" if found else _last_warning(diagnosis)
         self.what = what
         super().__init__(

@@ -22,6 +22,7 @@ from fp16doctor.errors import UsageError
 from fp16doctor.profiler import TroubleError
 from fp16doctor.schema.codec import from_json, to_json
 from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.recording import OutcomeKind
 
 
@@ -139,6 +140,38 @@ def test_an_error_on_a_taped_step_is_found_and_raised_if_wanted() -> None:
     assert caught.value.diagnosis.findings[0].site.step == 1
     assert prof.diagnosis.findings[0].site.source is not None
     assert prof.diagnosis.run.outcome.kind is OutcomeKind.RAISED
+
+
+def unscaled_half(**options: Any) -> fp16doctor.profile:
+    """A model in fp16 without a loss scale, and a loss of inf in a step that is not taped."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1).half()
+    optimizer, prof = torch.optim.SGD(model.parameters(), lr=0.01), fp16doctor.profile(**options)
+    with prof:
+        for step in range(7):
+            optimizer.zero_grad()
+            loss = model(torch.ones(8, 4).half()).float().square().mean()
+            (loss * (math.inf if step == 5 else 1.0)).backward()
+            optimizer.step()
+    return prof
+
+
+def test_trouble_is_told_rather_than_a_note() -> None:
+    told: list[Diagnosis] = []
+    unscaled_half(on_trouble=told.append)
+    assert told[0].findings[0].severity is Severity.NOTE
+    with pytest.raises(TroubleError, match="step 5, which was not taped: the gradients of"):
+        unscaled_half(on_trouble="raise")
+
+
+def test_the_schedule_that_is_suggested_tapes_every_step() -> None:
+    with pytest.raises(TroubleError) as caught:
+        unscaled_half(on_trouble="raise")
+    schedule = "lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE"
+    assert f"`schedule={schedule}`" in str(caught.value)
+    found = unscaled_half(schedule=lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE)
+    assert all(s.n_ops for s in found.diagnosis.steps)
+    assert found.diagnosis.findings[0].severity is Severity.ERROR
 
 
 def infinite_at(bad: int, prof: Any, steps: int = 6) -> None:

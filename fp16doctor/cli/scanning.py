@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from fp16doctor.cli.bundles import save_bundle
+from fp16doctor.cli.headline import Headline
 from fp16doctor.cli.outputs import Output
 from fp16doctor.cli.saves import warn_of_saves
 from fp16doctor.cli.voice import Voice
 from fp16doctor.errors import Fp16DoctorError, OutputError
 from fp16doctor.record.script import PreparedScript, ScriptRun, Target, prepare, show_exception
 from fp16doctor.record.start import Start, start_of
-from fp16doctor.schema.finding import Finding, Severity
+from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.recording import Outcome
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class _Scan:
         self._running = True  # the script
         self._failed = False
         self._interrupted = False
+        self._headline = Headline(voice)
 
     def run(self, prepared: PreparedScript) -> int:
         """Everything from the start of the script to the exit status."""
@@ -145,10 +147,8 @@ class _Scan:
             return
         request = self._request
         written = self._write(diagnosis, early=True)
-        if diagnosis.findings:
-            where = (request.page if request.page.path else request.document).shown
-            see = f"; see {where}" if written else ""
-            self._voice.warn(f"{_headline(diagnosis.findings[0])}{see}")
+        where = (request.page if request.page.path else request.document).shown
+        self._headline.at_once(diagnosis, where if written else "")
 
     def _examine(self, session: Session, run: ScriptRun) -> Diagnosis | None:
         if run.watch_failure is not None:
@@ -207,6 +207,7 @@ class _Scan:
         if text is None:
             return
         self._voice.say(text.rstrip("\n"))
+        self._headline.at_the_end(diagnosis)
         if not diagnosis.steps and not any(f"[{s}]" in text for s in _UNTRAINED):
             self._voice.say(
                 f"fp16doctor: no optimizer step was seen in {self._request.target.name!r} (ran"
@@ -282,10 +283,6 @@ def _json(diagnosis: Diagnosis) -> str:
     from fp16doctor.schema.codec import to_json
 
     return to_json(diagnosis)
-
-
-def _headline(finding: Finding) -> str:
-    return f"{finding.severity.value} {finding.code} {finding.name}: {finding.what}"
 
 
 def _without_source(outcome: Outcome) -> Outcome:

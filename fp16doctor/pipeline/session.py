@@ -193,7 +193,8 @@ class Session:
             "trouble-not-taped",
             f"step {last.step}, which was not taped: the gradients of {len(hurt)} parameters were "
             f"inf or NaN when the optimizer took them, the first in {hurt[0] or 'the root'!r}; "
-            "tape more steps (every=, schedule=), or run the script under `fp16doctor scan`",
+            "tape every step, `schedule=lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE`"
+            ", or run the script under `fp16doctor scan`",
         )
         return True
 

@@ -17,7 +17,7 @@ from fp16doctor.prescribe.line_casts import places as cast_places
 from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies.keep_list import in_step, is_affordable, keep_remedy, places
 from fp16doctor.prescribe.remedies.loss_scale import CODES, first_of, last_of, scale_remedy
-from fp16doctor.prescribe.remedies.storage import FORMS
+from fp16doctor.prescribe.remedies.storage import PARAMETERS
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
 from fp16doctor.prescribe.stored import REALISED, realised_in_fp32
 from fp16doctor.prescribe.treatable import codes_of, line_target, target
@@ -129,7 +129,7 @@ def _scale(bench: Bench, attempt: Attempt, exponent: int) -> Remedy:
 def _with_storage(bench: Bench, found: Sequence[Prescription]) -> Iterator[Group]:
     """Parameters in fp32 together with the cure of another finding; each is verified alone."""
     verified = [p for p in found if p.verification.verdict is Verdict.VERIFIED]
-    stored = next((p for p in verified if p.remedy.title == FORMS["FD301"][0]), None)
+    stored = next((p for p in verified if p.remedy.title == PARAMETERS[0]), None)
     others = sorted(
         (p for p in verified if stored and not set(p.treats) & set(stored.treats)), key=rank
     )

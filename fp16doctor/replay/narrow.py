@@ -16,6 +16,7 @@ from torch import Tensor
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.calls import arguments, invoke
+from fp16doctor.replay.casting import run_in_recorded_format
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.op_lists import runs_in_fp32, takes_lower_precision
 from fp16doctor.replay.solo import SoloPlayer
@@ -34,7 +35,10 @@ class NarrowPlayer(SoloPlayer):
         self._narrow = torch_dtype(get_format(format_name).dtype_name or "float16")
 
     def _run_cast(self, call: OpCall) -> None:
-        if call.site.phase is Phase.OPTIMIZER or op_traits.is_draw(call.op):
+        if op_traits.keeps_format(call.op):
+            # Backward reads a workspace that forward laid out for its format: both keep theirs.
+            run_in_recorded_format(call, self)
+        elif call.site.phase is Phase.OPTIMIZER or op_traits.is_draw(call.op):
             self._run_wide(call)
         elif takes_lower_precision(call.op):
             self._run_rounded(call)

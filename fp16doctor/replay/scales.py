@@ -48,7 +48,7 @@ def scale_storage(tape: Tape) -> int | None:
         if call is None or operand is None or base(call.op) not in ("mul", "mul_", "div", "div_"):
             return None
         found = _tensor_factor(tape, call)
-        if found is not None and _is_power(found[1]):
+        if found is not None and _is_power(found[1], least=0.0):
             return found[0].storage
         number, before = operand.storage, call.index
     return None
@@ -63,7 +63,8 @@ def loss_scale(tape: Tape, mark: Mark) -> LossScale:
         if call is None or base(call.op) not in ("mul", "mul_", "div", "div_"):
             break
         factor = _factor(tape, call, direct=before == mark.index)
-        if factor is not None and _is_power(factor):
+        least = 1.0 if _constant(call) is not None else 0.0
+        if factor is not None and _is_power(factor, least):
             return LossScale(factor, _operand(call) if before == mark.index else None)
         operand = _operand(call)
         if operand is None:
@@ -148,5 +149,6 @@ def _value(data: torch.Tensor, ref: TensorRef) -> torch.Tensor:
     return flat.set_(data.untyped_storage(), ref.offset, (1,), (1,))
 
 
-def _is_power(value: float) -> bool:
-    return isfinite(value) and value >= 1 and log2(value) == int(log2(value))
+def _is_power(value: float, least: float = 1.0) -> bool:
+    """A scaler's own scale falls below 1; a constant below 1 is a weight of the loss."""
+    return isfinite(value) and value > 0 and value >= least and log2(value) == int(log2(value))

@@ -71,7 +71,12 @@ def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
     if not steps:
         return [no_steps(diagnosis).message] if top else []
     stays = bool(top and top.severity is Severity.ERROR and _has_known_loss(steps, top))
-    if top and "loss" in top.reaches and not any(_nonfinite(s.loss) for s in steps):
+    if (
+        top
+        and top.fault in _NONFINITE_FAULTS
+        and "loss" in top.reaches
+        and not any(_nonfinite(s.loss) for s in steps)
+    ):
         # the step that stopped the script has a loss that no update closed
         when = f"at step {top.site.step}" if top.site else "in the last step"
         return [f"the loss is not finite {when}", *_updates(steps)]

@@ -8,6 +8,7 @@ from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.prescribe.plan import plan
 from fp16doctor.prescribe.treatable import op_target, target
+from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.prescription import (
     Prescription,
@@ -97,6 +98,14 @@ def test_fault_of_logic_is_not_precision() -> None:
     assert answer.status is RecommendationStatus.NOT_PRECISION
     assert "no format or loss scale changes it" in answer.sentence
     assert {p.remedy.kind for p in prescriptions} == {RemedyKind.CODE_FIX}
+
+
+def test_what_to_examine_next_is_no_change_of_the_script() -> None:
+    look = Finding("FD115", "nonfinite-state", Severity.ERROR, Fault.NAN_BIRTH, "w", "c", site(),
+                   advice="have step 3 examined")  # fmt: skip
+    cures, answer = plan((look,))
+    assert not cures
+    assert "have step 3 examined" in answer.sentence
 
 
 def test_without_a_kept_step_the_advice_is_passed_on_as_not_verified() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,23 @@ def test_weights_in_fp32_hold_no_update_to_speak_of() -> None:
     assert cure.verification.verdict is Verdict.NOT_VERIFIED
     (cure,) = propose(Case((LOST,), None))
     assert cure.verification.reason == "no step was kept to try it on"
+
+
+@pytest.mark.parametrize("code", ["FD302", "FD303"])
+def test_a_tensor_beside_the_weights_is_named_by_the_line_that_writes_it(code: str) -> None:
+    site = OpSite(
+        1, Phase.OPTIMIZER, "aten.mul_.Tensor", 9, source=SourceLine("t.py", 12, "f", "x")
+    )
+    (cure,) = propose(Case((replace(LOST, code=code, site=site),), None))
+    assert cure.remedy.title == "keep the tensor written at `t.py:12` in fp32"
+    assert cure.remedy.change.startswith(
+        "# t.py:12: create the tensor"
+    )  # a comment: no user's name
+    (cure,) = propose(Case((replace(LOST, code=code),), None))
+    assert cure.remedy.title == "keep the tensor in fp32"
+    assert cure.remedy.change.startswith("# create the tensor")
+    (cure,) = propose(Case((LOST,), None))
+    assert cure.remedy.change.startswith("model = model.float()")
 
 
 def test_an_average_stored_in_half() -> None:

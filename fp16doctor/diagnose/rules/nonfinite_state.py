@@ -12,8 +12,9 @@ Example:
     with fp16doctor.profile(model, every=100):    # step 137 is not taped; step 138 starts with NaN
 
 Remedy:
-    Examine the step before: tape more steps (every=, schedule=), or run the script under
-    ``fp16doctor scan``, which records every step.
+    Examine the step before: tape every step
+    (``schedule=lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE``), or run the script
+    under ``fp16doctor scan``, which records every step.
 
 References:
     https://docs.pytorch.org/docs/stable/notes/amp_examples.html
@@ -61,8 +62,9 @@ def _finding(seen: Observations, trace: ReplayTrace, poison: Poison) -> Finding:
         chain=(poison.site,),
         reaches=poison.reaches,
         advice=(
-            f"have step {trace.step - 1} examined: tape more steps (`every=`, `schedule=`), or run "
-            "the script under `fp16doctor scan`"
+            f"have step {trace.step - 1} examined: give `fp16doctor.profile` "
+            "`schedule=lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE`, or run the "
+            "script under `fp16doctor scan`"
         ),
     )
 

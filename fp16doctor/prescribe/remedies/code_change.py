@@ -28,6 +28,7 @@ from fp16doctor.schema.tape import OpCall, Tape
 
 # Advice to change a format: the other remedies try that.
 _FORMAT_ADVICE = ("keep `", "run `")
+_LOOK_AGAIN = frozenset({"FD115"})
 _DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _NOT_EXPRESSED = "it needs an edit of the script, which was not tried"
 
@@ -36,6 +37,8 @@ def propose(case: Case) -> Iterator[Prescription]:
     """One change for every finding that demands action and advises something."""
     refused = refused_finding(case)
     for position, finding in case.demanding:
+        if finding.code in _LOOK_AGAIN:
+            continue  # what to examine next is no change of the training
         if case.bench is not None and finding.code in SCALER_USE:
             continue  # the recorded steps can be edited so: ``scaler_use`` tries it
         if refused is not None and position == refused[0]:

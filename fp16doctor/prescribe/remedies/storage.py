@@ -11,6 +11,7 @@ from fp16doctor.prescribe.bench import BUDGET_SPENT
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.stored import REALISED, REALISED_FRACTION, realised_in_fp32
 from fp16doctor.schema.finding import Fault, Finding
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.prescription import (
     Prescription,
     Remedy,
@@ -19,32 +20,38 @@ from fp16doctor.schema.prescription import (
     Verification,
 )
 
-FORMS = {
-    "FD301": (
-        "keep the parameters in fp32 and compute under autocast (fp32 master weights)",
-        "model = model.float()\nwith torch.autocast(DEVICE, dtype=torch.bfloat16):  # as before",
-    ),
-    "FD302": ("keep the tensor in fp32", "ema = copy.deepcopy(model).float()"),
-    "FD303": (
-        "accumulate in fp32",
-        "buffer = torch.zeros_like(p, dtype=torch.float32)\nbuffer.add_(p.grad.float())",
-    ),
-}
+CODES = frozenset({"FD301", "FD302", "FD303"})
+PARAMETERS = (
+    "keep the parameters in fp32 and compute under autocast (fp32 master weights)",
+    "model = model.float()\nwith torch.autocast(DEVICE, dtype=torch.bfloat16):  # as before",
+)
 
 
 def propose(case: Case) -> Iterator[Prescription]:
     """One prescription for each finding of lost updates."""
     for position, finding in case.demanding:
-        if finding.fault is Fault.LOST_UPDATE and finding.code in FORMS:
+        if finding.fault is Fault.LOST_UPDATE and finding.code in CODES:
             yield _prescription(case, position, finding)
 
 
 def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
-    title, change = FORMS[finding.code]
+    title, change = PARAMETERS if finding.code == "FD301" else _tensor(finding.site)
     remedy = Remedy(
         RemedyKind.STORAGE, title, change=change.replace("DEVICE", repr(case.device)), value="fp32"
     )
     return Prescription(remedy, (position,), _proof(case, finding))
+
+
+def _tensor(site: OpSite | None) -> tuple[str, str]:
+    """Title and change: what the tensor is called is not known, where it is written is."""
+    line = None if site is None else site.caller or site.source
+    at = "" if line is None else f" written at `{line.file}:{line.line}`"
+    place = "" if line is None else f"{line.file}:{line.line}: "
+    return (
+        f"keep the tensor{at} in fp32",
+        f"# {place}create the tensor that this line writes in torch.float32, and cast a copy "
+        "where 16 bits are needed",
+    )
 
 
 def _proof(case: Case, finding: Finding) -> Verification:
