@@ -142,6 +142,9 @@ class _Sweep:
                 self._adjoints.pop(ref.storage, None)
         if call.opaque or op_traits.is_draw(call.op) or op_traits.is_uninitialised(call.op):
             return
+        if op_traits.keeps_format(call.op):  # its workspace was laid out for the recorded format
+            self.stops.add(call.op)
+            return
         for ref, value in self._derived(call, arrived):
             self.add(ref, value)
 

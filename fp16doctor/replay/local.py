@@ -24,8 +24,11 @@ def local_results(call: OpCall, run: Player, policy: PrecisionPolicy) -> Results
     """Return the floating outputs of ``call`` on copies of the run's present inputs.
 
     In ``policy``'s formats, in fp64 where an output is fp32 itself; None where the op does not run
-    in those. To be called before the run plays the op if the op writes in place.
+    in those, or reads a workspace that another op laid out for the recorded one. To be called
+    before the run plays the op if the op writes in place.
     """
+    if op_traits.keeps_format(call.op):
+        return None
     for chosen in _policies(call, policy):
         try:
             return _run(call, run, Formats(chosen))
