@@ -104,6 +104,7 @@ class _Run:
         self._player = player
         self._producers = producers_of(tape)
         self._bad: set[int] = set()
+        self._given_bad: set[int] = set()  # leaves that hold inf or NaN from the start
         self._looked_at: set[int] = set()
         self._spent = spent(tape)
         self._marked = {m.index for m in tape.losses}
@@ -170,6 +171,7 @@ class _Run:
                 self._looked_at.add(ref.storage)
                 if is_float_ref(ref) and nonfinite_code(self._player.env.tensor(ref)):
                     self._bad.add(ref.storage)
+                    self._given_bad.add(ref.storage)  # spoilt by an earlier step, not by this one
 
     def _look_at(self, call: OpCall) -> None:
         """Note births: non-finite outputs of ops none of whose inputs was."""
@@ -214,7 +216,7 @@ class _Run:
             if sink is None or ref is None or not self._producers.writers(number):
                 continue
             value = self._player.env.tensor(ref)
-            if is_float(value):
+            if is_float(value) and number not in self._given_bad:
                 bad = int((~torch.isfinite(value)).sum())
                 self._trial.nonfinite[sink] = self._trial.nonfinite.get(sink, 0) + bad
 

@@ -17,6 +17,7 @@ from fp16doctor.prescribe.acceptance import LOST_TENSOR
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.remedies.loss_scale import propose
+from fp16doctor.replay.scales import scale_of
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.prescription import Prescription, Verdict
 
@@ -81,6 +82,8 @@ def test_a_static_scale_that_is_too_high_is_lowered() -> None:
     cure = proposed(Bench(tuple(job.tapes()), 60))
     assert cure.verification.verdict is Verdict.VERIFIED
     assert cure.remedy.value["high"] < 2.0**12
+    assert "in place of 4096" in cure.remedy.title
+    assert cure.remedy.change.startswith("# in place of 4096, ")
     assert cure.verification.before["non-finite elements"] > 0
 
 
@@ -158,3 +161,10 @@ def test_it_is_proposed_for_gradients_only() -> None:
     assert not list(propose(Case((), Bench((), 1.0))))
     findings = diagnose(observed(trace(gradient()), steps=plain(1)))[0]
     assert not list(propose(Case(findings, None)))
+
+
+def test_a_scale_that_fell_below_one_is_still_a_scale() -> None:
+    tapes = Job(net, faint(30.0), scaler=0.25, steps=2).tapes()
+    assert [scale_of(t) for t in tapes] == [0.25, 0.25]
+    halved = Job(net, lambda model, cast: faint(1.0)(model, cast) * 0.5).tapes()
+    assert scale_of(halved[0]) == 1.0  # a constant below 1 is a weight of the loss

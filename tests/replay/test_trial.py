@@ -242,3 +242,22 @@ def test_a_trial_leaves_the_tape_and_the_random_state_alone() -> None:
     run_disturbed(tape, "fp16")
     assert same(run_trial(tape, AS_RUN), before)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_buffer_that_was_lost_before_the_step_is_not_held_against_it() -> None:
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+            self.register_buffer("mean", torch.tensor(float("nan")))
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x)
+            self.mean.mul_(0.9).add_(out.detach().float().mean())
+            return out
+
+    def loss(model: nn.Module, cast: object) -> Tensor:
+        return model(torch.randn(8, 4)).float().square().mean()
+
+    (tape,) = Job(Counted, loss).tapes()
+    assert run_trial(tape, FP32).finite

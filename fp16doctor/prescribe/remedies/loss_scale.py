@@ -11,8 +11,9 @@ from math import log2
 from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.hidden import named_places, place_of
-from fp16doctor.prescribe.steps import device_of
+from fp16doctor.prescribe.steps import device_of, tape_has_scale
 from fp16doctor.prescribe.treatable import codes_of
+from fp16doctor.replay.scales import scale_of
 from fp16doctor.schema.finding import Fault
 from fp16doctor.schema.prescription import (
     Prescription,
@@ -49,12 +50,16 @@ def propose(case: Case) -> Iterator[Prescription]:
 
 
 def scale_remedy(bench: Bench, low: float, best: float, high: float) -> Remedy:
-    """A loss scale, and the window it lies in."""
+    """A loss scale, and the window it lies in; a constant that is there already gives way."""
+    tape = bench.tapes[0]
+    own = 1.0 if tape_has_scale(tape) else scale_of(tape)
+    instead = f" in place of {own:.0f}" if own != 1 else ""
+    both = f"# {instead.strip()}, on both sides of backward\n" if instead else ""
     return Remedy(
         RemedyKind.LOSS_SCALE,
-        f"multiply the loss by {best:.0f} before backward, divide the gradients by it afterwards",
-        change=f"scaler = torch.amp.GradScaler({device_of(bench.tapes[0])!r}, "
-        f"init_scale={best:.1f})\n"
+        f"multiply the loss by {best:.0f}{instead} before backward, divide the gradients by it "
+        "afterwards",
+        change=f"{both}scaler = torch.amp.GradScaler({device_of(tape)!r}, init_scale={best:.1f})\n"
         "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
         value={"low": low, "recommended": best, "high": high},
     )
