@@ -23,6 +23,16 @@ _IN_A_LINE = {
 }
 
 
+def is_outside(op: str, value: float) -> bool:
+    """Tell whether a real op has no value there at all, not even an infinite one."""
+    name = base_op(op)
+    if name in ("acos", "asin"):
+        return abs(value) > 1
+    if name == "log1p":
+        return value < -1
+    return value < 0 and (name in LOGARITHMS - {"xlogy"} or name in ("sqrt", "rsqrt"))
+
+
 def domain_advice(event: Event) -> str:
     """Imperative for the reader: where to clamp, or what to add a constant to."""
     phase = event.site.phase

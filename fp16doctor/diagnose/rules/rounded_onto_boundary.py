@@ -24,10 +24,18 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fp16doctor.diagnose.causes import Cause, Words, as_finding, causes
+from fp16doctor.diagnose.domain_words import is_outside
 from fp16doctor.diagnose.evidence import operand_evidence
-from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op, moved_operand
+from fp16doctor.diagnose.families import (
+    DIVISIONS,
+    LOGARITHMS,
+    base_op,
+    changed_operand,
+    moved_operand,
+)
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import born, fate, in_fp32, number, op_in, place
@@ -60,12 +68,37 @@ def _what(cause: Cause) -> str:
     if moved is None:
         return f"{name} because of a value rounded onto its pole"
     as_run, reference = moved
+    if _is_upstream(event):
+        return f"{name}{_of(event)}: {_change_upstream(cause, as_run, reference)}"
+    if is_outside(event.site.op, reference):
+        replayed = f"{number(reference)} in the {cause.trace.reference} replay"
+        return f"{name}: {replayed} is outside its domain too"
     if _is_one_rounding(event, as_run, reference):
         return f"{name}: {number(reference)} is {number(as_run)} in {event.format}"
     return (
         f"{name}: a value that is {number(reference)} in the {cause.trace.reference} replay became "
         f"{number(as_run)}"
     )
+
+
+def _is_upstream(event: Event) -> bool:
+    """Whether the value that was moved is another than the op's own operand at the element."""
+    if moved_operand(event) is not None or event.cause_site is None:
+        return False
+    return bool(event.operands) or is_outside(event.site.op, event.cause_exact or 0.0)
+
+
+def _of(event: Event) -> str:
+    operand = changed_operand(event)
+    return "" if operand is None else f" at {number(operand[1])}"
+
+
+def _change_upstream(cause: Cause, as_run: float, reference: float) -> str:
+    event = cause.event
+    made = (
+        "an earlier value" if event.cause_site is None else f"what {op_in(event.cause_site)} gave"
+    )
+    return f"{made} is {number(as_run)}, in the {cause.trace.reference} replay {number(reference)}"
 
 
 def _is_one_rounding(event: Event, as_run: float, reference: float) -> bool:
@@ -79,6 +112,11 @@ def _why(cause: Cause) -> str:
     if moved is None:
         return f"A rounding{where} moved an operand onto a pole of `{base_op(event.site.op)}`."
     as_run, reference = moved
+    if not _is_upstream(event) and is_outside(event.site.op, reference):
+        return (
+            f"Rounding moved the operand from {number(reference)} to {number(as_run)}; both lie "
+            f"outside the domain of `{base_op(event.site.op)}`."
+        )
     if not _is_one_rounding(event, as_run, reference):
         return (
             f"The {cause.trace.reference} replay has {number(reference)}, which {event.format} "
@@ -121,4 +159,6 @@ def _evidence(cause: Cause) -> tuple[Evidence, ...]:
     if moved is None:
         return ()
     operand = moved_operand(cause.event)
-    return (operand_evidence(operand[0] if operand else "", *moved, cause.trace.reference),)
+    measured = operand_evidence(operand[0] if operand else "", *moved, cause.trace.reference)
+    upstream = _is_upstream(cause.event)
+    return (replace(measured, quantity="value upstream") if upstream else measured,)

@@ -73,3 +73,27 @@ def test_upstream_cause_alone_is_enough(cause_as_run: float) -> None:
         EventKind.BOUNDARY, op="aten.log.default", cause_as_run=cause_as_run, cause_exact=1e-9
     )
     assert len(list(rounded_onto_boundary(observed(trace(born))))) == 1
+
+
+def test_a_value_upstream_is_not_told_as_the_operand() -> None:
+    root = event(
+        EventKind.BOUNDARY, op="aten.sqrt.default", exact=math.nan, n_nan=1, reference=0.1,
+        operands=(("input[0]", -0.002, 0.01),), cause_site=site("aten.cos.default", index=8),
+        cause_as_run=-1.0, cause_exact=-0.995,
+    )  # fmt: skip
+    (finding,) = rounded_onto_boundary(observed(trace(root)))
+    assert finding.what == (
+        "`sqrt` in `blocks.2.ffn.wo` is NaN at −0.002: what `cos` in `blocks.2.ffn.wo` gave is −1, "
+        "in the fp32 replay −0.995"
+    )
+    assert finding.evidence[0].quantity == "value upstream"
+
+
+def test_a_value_that_no_rounding_brought_out_of_the_domain() -> None:
+    root = event(
+        EventKind.BOUNDARY, op="aten.sqrt.default", exact=math.nan, n_nan=1, reference=math.nan,
+        operands=(("input[0]", -1.0, -0.995),),
+    )  # fmt: skip
+    (finding,) = rounded_onto_boundary(observed(trace(root)))
+    assert finding.what.endswith("is NaN: −0.995 in the fp32 replay is outside its domain too")
+    assert "both lie outside the domain of `sqrt`" in finding.cause
