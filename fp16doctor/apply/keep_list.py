@@ -20,9 +20,11 @@ from fp16doctor.schema.policy import KeepRule
 def part(order: Order) -> Part:
     """Return the contexts that keep the remedy's targets in fp32."""
     rules = tuple(map(KeepRule, order.remedy.target))
-    modules = _Modules(tuple(r for r in rules if r.kind == "module"), order.remedy.value)
-    places = KeptPlaces(tuple(r for r in rules if r.kind in ("function", "line")), order.lines)
-    ops = KeptOps(tuple(r for r in rules if r.kind == "op"))
+    outputs = getattr(torch, order.remedy.value) if order.remedy.value else None
+    modules = _Modules(tuple(r for r in rules if r.kind == "module"), outputs)
+    named = tuple(r for r in rules if r.kind in ("function", "line"))
+    places = KeptPlaces(named, order.lines, outputs)
+    ops = KeptOps(tuple(r for r in rules if r.kind == "op"), outputs)
     has_ops = any(r.kind == "op" for r in rules)
 
     def missed() -> tuple[str, ...]:
@@ -39,9 +41,9 @@ def part(order: Order) -> Part:
 class _Modules:
     """Puts the rules for modules on each root that is called."""
 
-    def __init__(self, rules: tuple[KeepRule, ...], outputs: str | None) -> None:
+    def __init__(self, rules: tuple[KeepRule, ...], outputs: torch.dtype | None) -> None:
         self.rules = rules
-        self._outputs = getattr(torch, outputs) if outputs else None
+        self._outputs = outputs
         self.applied: set[str] = set()
 
     def around(self) -> AbstractContextManager[None]:

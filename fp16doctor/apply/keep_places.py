@@ -9,13 +9,21 @@ import sys
 from types import CodeType, FrameType
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from fp16doctor.apply.kept_call import computes, in_fp32, is_dtype_of, reconciled
+from fp16doctor.apply.cast_on_leaving import CastOnLeaving
+from fp16doctor.apply.kept_call import (
+    computes,
+    in_fp32,
+    is_dtype_of,
+    reconciled,
+    writes_in_place,
+)
 from fp16doctor.apply.script_mode import ScriptMode, is_own
-from fp16doctor.apply.values import HALF
+from fp16doctor.apply.values import HALF, to_dtype
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.policy import KeepRule
 
@@ -37,11 +45,15 @@ class KeptPlaces(ScriptMode):
     """Runs what stands on kept lines in fp32; without rules it only reconciles formats.
 
     What leaves a kept place flows on in fp32. Where torch refuses to mix it with 16-bit tensors,
-    as in a model that is stored in 16 bits, it is cast to their format.
+    as in a model that is stored in 16 bits, it is cast to their format. With ``outputs`` it is cast
+    to that format wherever another place takes it, once.
     """
 
-    def __init__(self, rules: tuple[KeepRule, ...], lines: Lines) -> None:
+    def __init__(
+        self, rules: tuple[KeepRule, ...], lines: Lines, outputs: torch.dtype | None = None
+    ) -> None:
         super().__init__()
+        self._left = CastOnLeaving(outputs) if outputs is not None else None
         self._rules, self._lines = rules, lines
         self._known: dict[LineKey, tuple[str, ...]] = {}
         self.applied: set[str] = set()  # patterns of rules that covered a call
@@ -51,7 +63,10 @@ class KeptPlaces(ScriptMode):
         if not computes(func) and not is_dtype_of(func):
             return func(*args, **kwargs)
         if self._keeps(frame):
-            return in_fp32(func, args, kwargs)
+            result = in_fp32(func, args, kwargs)
+            return result if self._left is None else self._left.made(result)
+        if self._left is not None and not writes_in_place(func):
+            args, kwargs = self._left.taken((args, kwargs))
         return reconciled(func, args, kwargs)
 
     def _keeps(self, frame: FrameType | None) -> bool:
@@ -92,8 +107,9 @@ def in_module_of_torch(frame: FrameType | None) -> bool:
 class KeptOps(TorchDispatchMode):
     """Runs kept ATen ops in fp32, below autograd: their backward gets fp32, too."""
 
-    def __init__(self, rules: tuple[KeepRule, ...]) -> None:
+    def __init__(self, rules: tuple[KeepRule, ...], outputs: torch.dtype | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        self._outputs = outputs
         self._rules = rules
         self.applied: set[str] = set()
 
@@ -107,7 +123,8 @@ class KeptOps(TorchDispatchMode):
         if not found or func._schema.is_mutable or is_own(sys._getframe(1)):
             return func(*args, **kwargs)
         self.applied.update(found)
-        return func(*tree_map(_up, args), **tree_map(_up, kwargs))
+        result = func(*tree_map(_up, args), **tree_map(_up, kwargs))
+        return result if self._outputs is None else to_dtype(result, self._outputs)
 
 
 def _up(value: Any) -> Any:

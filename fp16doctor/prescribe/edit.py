@@ -39,20 +39,34 @@ def receiver(text: str, method: str) -> str | None:
     return ast.unparse(found[0]) if len(found) == 1 else None
 
 
-def within_block(text: str, header: str) -> str | None:
+def within_block(text: str, header: str, back: str = "") -> str | None:
     """Return a line inside a ``with`` block that is meant for what the line computes itself.
 
-    None where it is no statement of its own, or calls modules and functions of the script.
+    ``back`` is a function of the pasted code that the line's value goes through, "" for none: as
+    in ``to(torch.float16, …)`` up to the comma. None where it is no statement of its own, or calls
+    modules and functions of the script.
     """
     if _parsed(text) is None or not all(_is_torchs(n) for n in _nodes(text)):
         return None
-    return f"{header}\n+     {text}"
+    line = _with_value_through(text, back) if back else text
+    return None if line is None else f"{header}\n+     {line}"
 
 
-def with_call_in_fp32(text: str, name: str) -> str | None:
+def _with_value_through(text: str, back: str) -> str | None:
+    """Return a line whose value is ``back(…, value)``; None where it is no assignment or return."""
+    tree = _parsed(text)
+    statement = tree.body[0] if tree is not None and len(tree.body) == 1 else None
+    value = statement.value if isinstance(statement, (ast.Assign, ast.Return)) else None
+    if value is None:
+        return None
+    return _spliced(text, value, f"{back}{ast.get_source_segment(text, value)})")
+
+
+def with_call_in_fp32(text: str, name: str, back: str = "") -> str | None:
     """Return a line whose only call of ``name`` gets its first input in fp32.
 
-    ``torch.exp(x)`` becomes ``torch.exp((x).float())``, ``x.exp()`` becomes ``(x).float().exp()``.
+    ``back`` is put behind the call, ``.to(torch.float16)`` say. ``torch.exp(x)`` becomes
+    ``torch.exp((x).float())``, ``x.exp()`` becomes ``(x).float().exp()``.
     """
     calls = [n for n in _nodes(text) if isinstance(n, ast.Call) and _called(n) == name]
     if len(calls) != 1 or not isinstance(calls[0].func, ast.Attribute):
@@ -64,7 +78,10 @@ def with_call_in_fp32(text: str, name: str) -> str | None:
         place = None if isinstance(owner, ast.Name) and owner.id == "self" else owner
     if place is None or isinstance(place, ast.Starred):
         return None
-    return _spliced(text, place, f"({ast.get_source_segment(text, place)}).float()")
+    new = _spliced(text, place, f"({ast.get_source_segment(text, place)}).float()")
+    end = (call.end_col_offset or 0) + len(new.encode()) - len(text.encode())
+    raw = new.encode()
+    return (raw[:end] + back.encode() + raw[end:]).decode()
 
 
 def diff(line: SourceLine, new: str | None) -> str:

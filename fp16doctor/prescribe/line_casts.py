@@ -10,6 +10,7 @@ from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import Tape, refs_in
 
+SHORT = {"float16": "fp16", "bfloat16": "bf16"}
 SHOWN = 4  # lines in a sentence
 
 
@@ -34,8 +35,7 @@ def _told(tape: Tape, site: OpSite) -> str:
     line, name = site.source or site.caller, _format(tape, site)
     where = f"{line.file}:{line.line}" if line is not None else site.op
     text = f"`{line.text}`" if line is not None and line.text else f"`{site.op}`"
-    short = {"float16": "fp16", "bfloat16": "bf16"}[name]
-    return f"{where}: {text} gets fp32 and {short}: cast what is fp32 with .to(torch.{name})"
+    return f"{where}: {text} gets fp32 and {SHORT[name]}: cast what is fp32 with .to(torch.{name})"
 
 
 def _format(tape: Tape, site: OpSite) -> str:

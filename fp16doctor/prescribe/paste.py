@@ -34,15 +34,15 @@ def in_fp32(module):
             return RESULT
     module.forward = wide
 
-def in_own_format(module, args):
-    return to(next(module.parameters(recurse=False)).dtype, args)
+def in_own_format(module, args, kwargs):
+    return to(next(module.parameters(recurse=False)).dtype, (args, kwargs))
 
 for name in NAMES:
     in_fp32(model.get_submodule(name))
 for module in model.modules():  # a model in 16 bits casts where it goes on
     own = {p.dtype for p in module.parameters(recurse=False)}
     if own & {torch.float16, torch.bfloat16}:
-        module.register_forward_pre_hook(in_own_format)
+        module.register_forward_pre_hook(in_own_format, with_kwargs=True)
 """
 _RESULT = "forward(*to(torch.float32, args), **to(torch.float32, kwargs))"
 _BLOCK = """
@@ -71,7 +71,7 @@ def pasted(
     The text is Python, or a diff throughout where lines of the script are edited.
     """
     names = _modules(targets, tape)
-    others = [_other(t, tape) for t in targets if not t.startswith("module:")]
+    others = [_other(t, tape, outputs) for t in targets if not t.startswith("module:")]
     blocks = any(_WITH in text for text in others)
     parts = [_TO] if names or blocks else []
     parts += [_in_modules(names, outputs)] if names else []
@@ -110,25 +110,28 @@ def _modules(targets: tuple[str, ...], tape: Tape | None) -> list[str]:
     return [r.what for r in (with_sharing(tape, rules) if tape is not None else rules)]
 
 
-def _other(target: str, tape: Tape | None) -> str:
+def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
     """A place that is no module: its line in fp32, or what to do there."""
     rule = KeepRule(target)
     line = _only_line(rule, tape)
     edited = ""
     if line is not None and line.text is not None and tape is not None:
         if rule.kind in ("op", "line"):
-            edited = diff(line, _call_edited(rule, line.text, tape))
+            back = f".to(torch.{outputs})" if outputs else ""
+            edited = diff(line, _call_edited(rule, line.text, tape, back))
         if not edited and rule.kind == "line":
-            edited = diff(line, within_block(line.text, _WITH))
-    return edited or f"# {rule.what}: {_HINT}"
+            back = f"to(torch.{outputs}, " if outputs else ""
+            edited = diff(line, within_block(line.text, _WITH, back))
+    result = f"; .to(torch.{outputs}) on what it hands on" if outputs else ""
+    return edited or f"# {rule.what}: {_HINT}{result}"
 
 
-def _call_edited(rule: KeepRule, text: str, tape: Tape) -> str | None:
+def _call_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None:
     """The only op with its input in fp32; None where autocast would cast that back."""
     ops = {s.op for s in _covered(rule, tape)}
     if len(ops) != 1 or any(map(takes_lower_precision, ops)):
         return None
-    return with_call_in_fp32(text, base(ops.pop()).strip("_"))
+    return with_call_in_fp32(text, base(ops.pop()).strip("_"), back)
 
 
 def _only_line(rule: KeepRule, tape: Tape | None) -> SourceLine | None:

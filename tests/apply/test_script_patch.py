@@ -98,6 +98,30 @@ def test_a_module_of_a_keep_list_whose_results_are_cast_back() -> None:
     assert kept.missed() == ()
 
 
+@pytest.mark.parametrize("kind", ["line", "op"])
+def test_a_place_whose_results_are_cast_back(kind: str) -> None:
+    """The scores of the line are cast once; a bare product takes them in bf16."""
+    text = STORED.replace("torch.tanh(self.inp(x))", "self.grown(self.inp(x))").replace(
+        "    def forward(self, x):",
+        """    def grown(self, h):
+        a = torch.exp(h)
+        return a @ self.mid.weight + a
+
+    def forward(self, x):""",
+    )
+    target = "op:aten.exp"
+    if kind == "line":
+        target = f"line:train.py:{line_of(text, 'a = torch.exp(h)')}"
+    remedy = Remedy(RemedyKind.FP32_KEEP, "keep", target=(target,), value="bfloat16")
+    kept = patch(remedy, half="bfloat16")
+    edited = text.replace("torch.exp(h)", "torch.exp((h).float()).to(torch.bfloat16)")
+    got = patched(text, kept)
+    assert kept.missed() == ()
+    if kind == "line":  # below autograd exp keeps the rounded result for its backward
+        assert same(got, ran(edited))
+    assert got["losses"][0] == ran(edited)["losses"][0]
+
+
 def test_a_place_that_the_run_never_came_by_is_named() -> None:
     kept = patch(Remedy(RemedyKind.FP32_KEEP, "keep", target=("module:gone", "line:train.py:999")))
     assert same(patched(AUTOCAST, kept), ran(AUTOCAST))

@@ -217,6 +217,23 @@ def test_the_code_casts_what_is_nested(form: str) -> None:
                     torch.bfloat16), ("rnn",))  # fmt: skip
 
 
+class Named(nn.Module):
+    """The layer behind the kept one is given its input by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(input=self.inp(x))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_code_casts_what_is_given_by_name(form: str) -> None:
+    assert_same(Job(Named, lambda m, c: m(c(torch.randn(3, 4))).float().mean(), form,
+                    torch.bfloat16), ("inp",))  # fmt: skip
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

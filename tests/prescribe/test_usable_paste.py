@@ -204,7 +204,7 @@ def test_the_results_are_cast_back_where_that_is_verified() -> None:
     assert cure.verification.verdict is Verdict.VERIFIED
     assert cure.remedy.value == "float16"
     assert cure.remedy.casts == ()
-    assert "its results in float16" in cure.remedy.title
+    assert "its results in fp16" in cure.remedy.title
     assert "return to(torch.float16, forward(" in cure.remedy.change
 
 
@@ -278,3 +278,33 @@ def test_the_edit_of_a_line_is_one_diff(form: str) -> None:
         compile(
             "\n".join(x[2:] for x in lines[1:] if x[0] == "+").partition("\nwith ")[0], "", "exec"
         )
+
+
+@pytest.mark.parametrize("kind", ["line", "op"])
+def test_the_edited_line_casts_its_value_back_as_the_trial_did(kind: str) -> None:
+    place = f"line:{Path(__file__)}:{inspect.getsourcelines(Mean)[1] + 7}"
+    target = place if kind == "line" else "op:aten.mean"
+    tape = tape_of(Mean)
+    rules = (KeepRule(target),)
+    assert lines_of(tape, *rules) == ["return self.head(h)"]
+    text = pasted((target,), "cpu", tape, "bfloat16")
+    added = [x[2:] for x in text.splitlines() if x[0] == "+"]
+    first = next(i for i, x in enumerate(added) if x.startswith(("with ", "h = ")))
+    names: dict[str, Any] = {"torch": torch}
+    edit = "\n".join(f"    {x}" for x in added[first:])
+    exec("\n".join(added[:first]) + f"\ndef line(h):\n{edit}\n    return h", names)
+
+    class Pasted(Mean):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(names["line"](self.inp(x)))
+
+    trial = run_trial(tape, PrecisionPolicy("keep-list", keep=rules, casts_back=True))
+    real = run_pasted("", Pasted)
+    assert trial.loss == pytest.approx(real.losses[0], rel=1e-5)
+    assert far(trial.gradients, real.gradients) <= torch.finfo(torch.bfloat16).eps
+
+
+def test_a_line_that_cannot_be_edited_says_what_to_cast() -> None:
+    place = f"line:{Path(__file__)}:{inspect.getsourcelines(Mean)[1] + 6}"
+    text = pasted((place,), "cpu", None, "bfloat16")
+    assert text.endswith("; .to(torch.bfloat16) on what it hands on")

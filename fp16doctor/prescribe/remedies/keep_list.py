@@ -11,7 +11,7 @@ from dataclasses import replace
 from fp16doctor.prescribe.bench import Attempt, Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
-from fp16doctor.prescribe.line_casts import line_casts
+from fp16doctor.prescribe.line_casts import SHORT, line_casts
 from fp16doctor.prescribe.line_casts import places as cast_places
 from fp16doctor.prescribe.paste import pasted
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
@@ -127,7 +127,7 @@ def keep_remedy(case: Case, rules: tuple[KeepRule, ...], outputs: str | None = N
     names = ", ".join(f"`{r.what}`" for r in rules)
     targets = tuple(r.pattern for r in rules)
     tape = case.bench.tapes[0] if case.bench is not None else None
-    back = f", its results in {outputs}" if outputs else ""
+    back = f", its results in {SHORT[outputs]}" if outputs else ""
     return Remedy(
         RemedyKind.FP32_KEEP,
         f"keep {names} in fp32{back}",
@@ -142,11 +142,10 @@ def keep_remedy(case: Case, rules: tuple[KeepRule, ...], outputs: str | None = N
 def _usable(case: Case, bench: Bench, remedy: Remedy, attempt: Attempt) -> tuple[Remedy, Attempt]:
     """Return the list with results cast back, where plain torch refuses it as it is.
 
-    That is for modules only, and only where everything that they hand on has one 16-bit format.
+    That is tried only where everything that leaves the kept places has one 16-bit format.
     """
     rules = attempt.policy.keep
-    modules = all(r.kind == "module" for r in rules)
-    formats = leaving(bench.tapes[0], rules) if remedy.casts and modules else frozenset()
+    formats = leaving(bench.tapes[0], rules) if remedy.casts else frozenset()
     if len(formats) != 1 or not formats <= set(HALF):
         return remedy, attempt
     back = bench.attempt(replace(attempt.policy, casts_back=True))
