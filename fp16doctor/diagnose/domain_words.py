@@ -60,7 +60,7 @@ def _last_is_zero(event: Event) -> bool:
 def _forward_advice(event: Event) -> str:
     op, small = base_op(event.site.op), _small(event)
     if op == "rsqrt":
-        return f"add a small constant under the root, e.g. `torch.rsqrt(x + {small})`"
+        return f"add an eps under the root, e.g. `torch.rsqrt(x + {small})`"
     if "sqrt" in op:
         return f"clamp it above 0, e.g. `x.clamp(min={small})`: at 0 the derivative is infinite"
     if op in LOGARITHMS:
@@ -93,14 +93,14 @@ def _derivative_advice(event: Event) -> str:
         "give such elements another argument before the call",
         "arc": "the derivative is infinite at the border of the domain: keep the input inside it, "
         + _inside(event),
-        "root": "the derivative of a root or norm is not finite at 0: add a small constant under "
+        "root": "the derivative of a root or norm is not finite at 0: add an eps under "
         f"the root, e.g. `(x.pow(2).sum(-1) + {small}).sqrt()`",
         "log": "the derivative of a logarithm is infinite at 0: clamp its input in front of it, "
         f"e.g. `x.clamp(min={small})`; a mask behind it comes too late",
         "quotient": "the derivative of a quotient is not finite where the divisor is 0: replace "
         "such divisors in front of the division; a mask behind it comes too late",
         "": "a derivative has no finite value there: keep the operand of the forward op off that "
-        "point, for a root or norm with a small constant under the root, e.g. "
+        "point, for a root or norm with an eps under the root, e.g. "
         f"`(x.pow(2).sum(-1) + {small}).sqrt()`",
     }[_function_of(event)]
 
