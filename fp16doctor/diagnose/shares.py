@@ -54,6 +54,20 @@ def total_lost(trace: ReplayTrace) -> float:
     return sum(g.lost_mass for g in kept) / mass if mass else 0.0
 
 
+def coarse_gradients(trace: ReplayTrace) -> list[GradientLoss]:
+    """Gradients that subnormal numbers keep too few bits of.
+
+    Only where an op of backward, most of whose result is subnormal, is itself that far off: a
+    gradient that is off for another reason is none of underflow's.
+    """
+    facts, entry = trace.precision, entry_into_underflow(trace)
+    if facts is None or entry is None or sink_error(trace, "gradients") <= GRADIENT_ERROR:
+        return []
+    if entry.error <= GRADIENT_ERROR or entry.error <= 2 * entry.inherited_error:
+        return []
+    return [g for g in facts.gradients if (g.error or 0.0) > GRADIENT_ERROR and not _is_noise(g)]
+
+
 def lost_update(trace: ReplayTrace) -> float:
     """Share of the update that is lost with the gradients.
 

@@ -5,6 +5,7 @@ An observer of a lockstep run. Must not know bounds or words.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 import torch
@@ -67,6 +68,7 @@ class PrecisionObserver(Observer):
             if torch_dtype(ref.dtype) in _HALF and run.env.has(ref.storage):
                 mine, other = run.env.tensor(ref), reference.env.tensor(ref)
                 self._measure_op(call, ref, mine, other, inherited)
+                self._measure_error(call, mine, other, run, reference)
                 found = integer_loss(call, ref, mine, other)
                 if found is not None:
                     self._integers.append(found)
@@ -76,7 +78,7 @@ class PrecisionObserver(Observer):
     def facts(self) -> PrecisionFacts:
         """Return what was seen."""
         every = [replace(o, exposed_share=self._addends.exposed(i)) for i, o in self._ops.items()]
-        kept = sorted(every, key=_weight, reverse=True)[:MAX_OPS]
+        kept = sorted(first_of_each_place(every), key=_weight, reverse=True)[:MAX_OPS]
         return PrecisionFacts(
             ops=tuple(sorted(kept, key=lambda o: o.site.index)),
             gradients=tuple(self._gradients),
@@ -112,6 +114,26 @@ class PrecisionObserver(Observer):
             amax_reference=float(size.max()) if size.numel() else 0.0,
         )
 
+    def _measure_error(
+        self, call: OpCall, mine: Tensor, other: Tensor, run: Player, reference: Player
+    ) -> None:
+        """Add to a kept loss how far result and inputs are from the reference's."""
+        loss = self._ops.get(call.index)
+        if loss is None:
+            return
+        given = (
+            relative_error(run.env.tensor(r), reference.env.tensor(r))
+            for r in _inputs(call)
+            if r.storage not in call.mutates
+            and run.env.has(r.storage)
+            and reference.env.has(r.storage)
+        )
+        self._ops[call.index] = replace(
+            loss,
+            error=relative_error(mine, other),
+            inherited_error=max(given, default=0.0),
+        )
+
     def _measure_gradients(self, run: Player, reference: Player) -> None:
         for number, name in self._tape.gradients.items():
             ref = self._producers.widest_view(number)
@@ -145,6 +167,16 @@ class PrecisionObserver(Observer):
         return max(losses, key=_own_share, default=None)
 
 
+def relative_error(mine: Tensor, other: Tensor) -> float:
+    """Return ‖mine − other‖ / ‖other‖ over elements finite in both, 0 where other is 0."""
+    if not mine.is_floating_point() or mine.shape != other.shape:
+        return 0.0
+    a, b = mine.double(), other.double()
+    good = torch.isfinite(a) & torch.isfinite(b)
+    norm = float(b[good].norm())
+    return float((a[good] - b[good]).norm()) / norm if norm else 0.0
+
+
 def gradient_loss(
     name: str, mine: Tensor, other: Tensor, worst: OpLoss | None = None
 ) -> GradientLoss:
@@ -169,6 +201,26 @@ def gradient_loss(
 
 def _own_share(loss: OpLoss) -> float:
     return loss.lost_share - loss.inherited_share
+
+
+def first_of_each_place(losses: list[OpLoss]) -> list[OpLoss]:
+    """Return the first op of each place that lost half as much as any there.
+
+    Micro-batches and loops run the same line again: their repeats would crowd out other places.
+    """
+    worst: dict[Hashable, float] = {}
+    for loss in losses:
+        worst[_place(loss)] = max(worst.get(_place(loss), 0.0), _weight(loss))
+    first: dict[Hashable, OpLoss] = {}
+    for loss in losses:
+        if 2 * _weight(loss) >= worst[_place(loss)]:
+            first.setdefault(_place(loss), loss)
+    return list(first.values())
+
+
+def _place(loss: OpLoss) -> Hashable:
+    site = loss.site
+    return site.op, site.phase, site.module_path, site.source, loss.format
 
 
 def _weight(loss: OpLoss) -> float:

@@ -24,6 +24,8 @@ class OpLoss:
     subnormal_share: float  # of the reference's Σ|x|, at elements that are subnormal as run
     amax_reference: float  # largest magnitude in the reference
     exposed_share: float = 1.0  # of Σ|x|, all but what is only added where the sum is as coarse
+    error: float = 0.0  # ‖as run − reference‖ / ‖reference‖
+    inherited_error: float = 0.0  # the largest such error among the op's own inputs
 
 
 @dataclass(frozen=True, slots=True)

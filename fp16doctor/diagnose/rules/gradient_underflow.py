@@ -1,4 +1,4 @@
-"""Gradients that are not zero become zero in a 16-bit format.
+"""Gradients become zero in a 16-bit format, or keep too few bits below its normal numbers.
 
 What it checks:
     The gradient of each parameter in the run against the same step replayed in fp32: the share of
@@ -7,8 +7,8 @@ What it checks:
     does a gradient that is zero but for rounding (a bias in front of BatchNorm).
 
 Why it matters:
-    fp16 rounds magnitudes up to 2⁻²⁵ to zero. A layer whose gradient is lost does not learn, and
-    nothing says so: the loss stays finite.
+    fp16 rounds magnitudes up to 2⁻²⁵ to zero, and keeps 10 bits at 2⁻¹⁴ but 1 at 2⁻²⁴. A layer
+    whose gradient is lost does not learn, and nothing says so: the loss stays finite.
 
 Example:
     with torch.autocast("cuda", dtype=torch.float16):
@@ -33,11 +33,13 @@ from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import counted, number, place, power
 from fp16doctor.diagnose.shares import (
     LOST_TOTAL,
+    coarse_gradients,
     entry_into_underflow,
     finite_traces,
     lost_gradients,
     lost_share,
     lost_update,
+    sink_error,
     total_lost,
 )
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
@@ -55,10 +57,46 @@ def gradient_underflow(seen: Observations) -> Iterator[Finding]:
     hit = [t for t in looked_at if lost_gradients(t) or total_lost(t) >= LOST_TOTAL]
     if hit and 2 * len(hit) >= len(looked_at):
         yield _finding(max(hit, key=_badness), len(hit), len(looked_at))
+        return
+    coarse = [t for t in looked_at if coarse_gradients(t)]
+    if coarse and 2 * len(coarse) >= len(looked_at):
+        yield _coarse(max(coarse, key=_error), len(coarse), len(looked_at))
 
 
 def _badness(trace: ReplayTrace) -> tuple[float, int, int]:
     return lost_update(trace), sum(g.total for g in lost_gradients(trace)), -trace.step
+
+
+def _error(trace: ReplayTrace) -> tuple[float, int]:
+    return sink_error(trace, "gradients"), -trace.step
+
+
+def _coarse(trace: ReplayTrace, hit: int, looked_at: int) -> Finding:
+    assert trace.precision is not None
+    hurt, entry = coarse_gradients(trace), entry_into_underflow(trace)
+    assert entry is not None, "coarse behind it"
+    worst, error = max(hurt, key=lambda g: g.error or 0.0), sink_error(trace, "gradients")
+    all_of = counted(len(trace.precision.gradients), "parameter")
+    return Finding(
+        code="FD201",
+        name="gradient-underflow",
+        severity=Severity.ERROR if error**2 >= _ERROR_SHARE else Severity.WARNING,
+        fault=Fault.UNDERFLOW,
+        what=(
+            f"gradients of {len(hurt)} of {all_of} keep too few bits in {entry.format}: "
+            f"`{worst.name}` is {number(100 * (worst.error or 0.0))} % off"
+        ),
+        cause=(
+            f"Below {power(int(log2(limits(entry.format).smallest_normal)))} {entry.format} keeps "
+            f"fewer bits the smaller a value is. {_behind(entry)} Over all parameters the gradient "
+            f"is {number(100 * error)} % off. Seen in {hit} of {looked_at} steps."
+        ),
+        site=entry.site,
+        evidence=(_evidence(worst, entry.format, trace.reference),),
+        consequences=len(hurt) - 1,
+        reaches=("gradients",),
+        advice=_advice(entry, entry.format),
+    )
 
 
 def _finding(trace: ReplayTrace, hit: int, looked_at: int) -> Finding:
@@ -108,15 +146,19 @@ def _cause(entry: OpLoss | None, worst: GradientLoss, share: float, fmt: str) ->
     smallest = power(int(log2(limits(fmt).smallest_subnormal)) - 1)
     text = f"Magnitudes up to {smallest} become 0 in {fmt}."
     if entry is not None:
-        text += (
-            f" Behind {place(entry.site)} the largest gradient is {number(entry.amax_reference)}, "
-            f"{number(100 * entry.subnormal_share)} % is below the smallest normal number and "
-            f"{number(100 * entry.lost_share)} % is zero."
-        )
+        text += f" {_behind(entry)}"
     belongs = counted(worst.zeros_reference, "zero")
     return (
         f"{text} Over all parameters {number(100 * share)} % of the gradient is lost; "
         f"{belongs} of `{worst.name}` that the reference has too are not counted."
+    )
+
+
+def _behind(entry: OpLoss) -> str:
+    return (
+        f"Behind {place(entry.site)} the largest gradient is {number(entry.amax_reference)}, "
+        f"{number(100 * entry.subnormal_share)} % is below the smallest normal number and "
+        f"{number(100 * entry.lost_share)} % is zero."
     )
 
 

@@ -83,3 +83,29 @@ def test_a_small_layer_alone_is_a_warning() -> None:
     facts = precise(gradients=(small, gradient_loss(lost=0.0, total=10_000)))
     (finding,) = gradient_underflow(seen_traces(facts))
     assert finding.severity is Severity.WARNING
+
+
+def coarse(error: float, own: float, inherited: float = 0.0) -> Observations:
+    """No element is lost; the op that makes the gradients leaves them subnormal."""
+    entry = op_loss(
+        20, lost_share=0.0, subnormal_share=0.99, amax_reference=2e-6, error=own,
+        inherited_error=inherited,
+    )  # fmt: skip
+    gradient = gradient_loss(lost=0.0, error=error)
+    return seen_traces(precise(ops=(entry,), gradients=(gradient,), gradient_error=error))
+
+
+def test_gradients_that_are_no_zeros_but_keep_too_few_bits() -> None:
+    (finding,) = gradient_underflow(coarse(0.5, 0.4))
+    assert finding.severity is Severity.ERROR
+    assert finding.what == (
+        "gradients of 1 of 1 parameter keep too few bits in fp16: `trunk.weight` is 50 % off"
+    )
+    (weaker,) = gradient_underflow(coarse(0.2, 0.2))
+    assert weaker.severity is Severity.WARNING
+
+
+def test_an_error_that_subnormal_numbers_did_not_make_is_none_of_theirs() -> None:
+    assert not list(gradient_underflow(coarse(0.5, 1e-3)))
+    assert not list(gradient_underflow(coarse(0.5, 0.5, inherited=0.45)))
+    assert not list(gradient_underflow(coarse(0.01, 0.4)))
