@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.pipeline.bundling import BundleKeeper
+from fp16doctor.pipeline.step_before import StepBefore, loss_after_update
 from fp16doctor.prescribe.shelf import TapeShelf
 from fp16doctor.record.births import Birth, births, given, spoils
 from fp16doctor.record.recorder import Recorder
@@ -42,6 +43,7 @@ class Examiner:
         self.traces: list[ReplayTrace] = []
         self.ledger = UpdateLedger()
         self.shelf = TapeShelf()
+        self._before = StepBefore()
         self.seconds = 0.0  # spent here
         self._known: dict[Hashable, int] = {}  # birth -> step at which it was last examined
         self._warmups = 0
@@ -61,20 +63,37 @@ class Examiner:
         """Examine a tape if it shows something new, or is due; True if something was flagged."""
         if not roll.ops:  # not taped
             return False
+        led_astray = self._look_before(recorder, roll)
         suspects = births(roll) or given(roll) or spoils(roll)
         fresh = [b for b in suspects if self._is_fresh(b, roll.step)]
         flagged = bool(fresh) and self._worth(recorder, fresh)
-        due = flagged or self._due(recorder, roll)
+        due = flagged or led_astray or self._due(recorder, roll)
         wanted = recorder.steps.attempted and self.shelf.wants(roll.step)
-        if not due and not wanted:
+        tape = build_tape(recorder, roll) if due or wanted else None
+        if recorder.steps.attempted:
+            self._before.keep(recorder, roll, tape)
+        if tape is None:
             return False
-        tape = build_tape(recorder, roll)
         if due:
             self._known.update((b.key, roll.step) for b in suspects)
             self._look_at(recorder, tape)
         if recorder.steps.attempted:
             self.shelf.follow(tape)
         return flagged
+
+    def _look_before(self, recorder: Recorder, roll: Roll) -> bool:
+        """Examine the step whose update let the loss jump; True if there is one."""
+        before = self._before.at_jump(recorder, roll.step) if recorder.steps.attempted else None
+        if before is None:
+            return False
+        if all(t.step != before.step for t in self.traces):
+            self._look_at(recorder, before)
+        again = loss_after_update(before)
+        self.traces = [
+            replace(t, loss_after_update=again) if t.step == before.step else t for t in self.traces
+        ]
+        self.shelf.start_at(before)
+        return True
 
     def keep_refused(self, recorder: Recorder, roll: Roll) -> None:
         """Keep the way to a call that raised, if the run ends with it."""
@@ -93,8 +112,8 @@ class Examiner:
         except ReplayError as error:
             recorder.caution(error.slug, f"step {tape.step}: {error.message}")
             return
-        info = recorder.book.steps[-1] if recorder.book.steps else None
-        if info is not None and info.step == tape.step:
+        info = next((s for s in reversed(recorder.book.steps) if s.step == tape.step), None)
+        if info is not None:
             trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
         self.traces.append(trace)
         self.shelf.offer(tape, trace)

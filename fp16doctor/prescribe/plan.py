@@ -35,7 +35,7 @@ from fp16doctor.schema.prescription import (
 from fp16doctor.schema.tape import Tape
 
 _PRESCRIBED = RecommendationStatus.PRESCRIBED
-_LOGIC = ("logic-nan", "nonfinite-input")
+_LOGIC = ("logic-nan", "nonfinite-input", "diverged-training")
 
 
 def plan(

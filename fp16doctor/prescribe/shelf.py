@@ -34,8 +34,8 @@ class TapeShelf:
 
     def refuse(self, tape: Tape | None) -> None:
         """Keep the step that ended in a call which raised."""
-        if tape is not None and _size(tape) <= MAX_BYTES:
-            self.refused = _detached(tape)
+        if tape is not None and size_of(tape) <= MAX_BYTES:
+            self.refused = detached(tape)
 
     def wants(self, step: int) -> bool:
         """Tell whether a step belongs to the run of consecutive ones."""
@@ -45,7 +45,7 @@ class TapeShelf:
 
     def offer(self, tape: Tape, trace: ReplayTrace) -> None:
         """Keep an examined tape if it is complete, small enough, and there is a place for it."""
-        if not tape.complete or not tape.losses or _size(tape) > MAX_BYTES:
+        if not tape.complete or not tape.losses or size_of(tape) > MAX_BYTES:
             return
         if any(s.nonfinite_reference for s in trace.sinks if s.sink in ("loss", "gradients")):
             return  # no format helps here: a logic fault, or weights that are lost already
@@ -54,7 +54,7 @@ class TapeShelf:
             self._fell_ill(tape.step)
         shelf, most = (self._sick, MAX_SICK) if sick else (self._sound, MAX_SOUND)
         if len(shelf) < most:
-            shelf.append(_detached(tape))
+            shelf.append(detached(tape))
 
     def _fell_ill(self, step: int) -> None:
         """Follow the run from its first bad step on."""
@@ -66,11 +66,20 @@ class TapeShelf:
             self._window.clear()
             self._links = Links()
 
+    def start_at(self, tape: Tape) -> None:
+        """Let the run of consecutive steps begin with this one, a step of interest."""
+        if self._ill_since is not None or any(t.step == tape.step for t in self._window):
+            return
+        self._window.clear()
+        self._links = Links()
+        self._until = tape.step + WINDOW
+        self.follow(tape)
+
     def follow(self, tape: Tape) -> None:
         """Add a step to the run of consecutive ones."""
-        if self.wants(tape.step) and tape.complete and _size(tape) <= MAX_WINDOW_BYTES:
+        if self.wants(tape.step) and tape.complete and size_of(tape) <= MAX_WINDOW_BYTES:
             self._links.check(tape, self._window)
-            self._window.append(_detached(tape))
+            self._window.append(detached(tape))
             self._links.note(tape)
 
     def tapes(self) -> tuple[Tape, ...]:
@@ -82,11 +91,13 @@ class TapeShelf:
         return tuple(self._window)
 
 
-def _size(tape: Tape) -> int:
+def size_of(tape: Tape) -> int:
+    """Return the bytes that a copy of a step takes."""
     return sum(leaf.data.numel() for leaf in tape.leaves.values())
 
 
-def _detached(tape: Tape) -> Tape:
+def detached(tape: Tape) -> Tape:
+    """Return the step with copies of what the script goes on to change."""
     leaves = {n: _copied(leaf) for n, leaf in tape.leaves.items()}
     return replace(tape, leaves=leaves, final={})
 

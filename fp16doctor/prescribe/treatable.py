@@ -19,10 +19,13 @@ OF_PRECISION = frozenset(
 # Codes of a GradScaler used so that the update is another one than without it.
 SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409"))
 REFUSAL = "FD901"
+DIVERGED = "FD116"  # fp32 does the same: what overflows afterwards is not to be treated
 
 
 def codes_of(finding: Finding) -> frozenset[str]:
-    """The finding's code and those of the findings folded under it."""
+    """The code and those folded under it, where a cure may aim at them."""
+    if finding.code == DIVERGED:
+        return frozenset((DIVERGED,))
     return frozenset((finding.code, *finding.subsumes))
 
 

@@ -20,6 +20,7 @@ from fp16doctor.replay.poison import PoisonObserver, poisons
 from fp16doctor.replay.precision import PrecisionObserver
 from fp16doctor.replay.sinks import SinkObserver
 from fp16doctor.replay.update_ledger import UpdateLedger
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
 from fp16doctor.schema.tape import Tape
 from fp16doctor.schema.trace import EventKind, ReplayTrace, SinkState
@@ -149,7 +150,13 @@ class _Examination:
             complete=self._tape.complete,
             poisons=tuple(poisons(self._tape, self._poison.given, maker.tracer)),
             layers=tuple(self._layers.gains),
+            update_site=_update_site(self._tape),
         )
+
+
+def _update_site(tape: Tape) -> OpSite | None:
+    at = tape.optimizer_at
+    return tape.ops[at].site if at is not None and at < len(tape.ops) else None
 
 
 def _opaque(tape: Tape) -> tuple[tuple[str, str], ...]:

@@ -120,4 +120,6 @@ class ReplayTrace:
     complete: bool = True  # False: the step was examined in part
     poisons: tuple[Poison, ...] = ()  # in tape order
     layers: tuple[LayerGain, ...] = ()  # of the first step, in order of use
+    loss_after_update: float | None = None  # of the same batch, in the reference, loss scale divided out; taken where the next loss jumps
+    update_site: OpSite | None = None  # first op of the last optimizer step
     seconds: float = 0.0
