@@ -20,13 +20,18 @@ _SKIPPED_SINKS = frozenset({"loss", "gradients"})
 
 
 def rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Most severe first, then the earliest step, then the earliest op: causes come first."""
+    """Most severe first, then the earliest step, then the earliest op: causes come first.
+
+    Updates that 16 bits do not take are there from the first step on; they make no inf and no NaN,
+    and come behind what does.
+    """
     return tuple(sorted(findings, key=_rank_key))
 
 
-def _rank_key(finding: Finding) -> tuple[int, int, int, str]:
+def _rank_key(finding: Finding) -> tuple[int, bool, int, int, str]:
     step, index = _when(finding)
-    return _ORDER[finding.severity], step, index, finding.code
+    slow = finding.fault is Fault.LOST_UPDATE
+    return _ORDER[finding.severity], slow, step, index, finding.code
 
 
 def _when(finding: Finding) -> tuple[int, int]:
