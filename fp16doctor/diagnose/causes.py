@@ -57,6 +57,12 @@ class Cause:
         """The finite but wrong sink, where a later op made the infinity finite."""
         return silent_sink(self.trace, self.event)
 
+    @property
+    def fails_anyway(self) -> int:
+        """Elements of the sinks it reaches that are non-finite in the reference run as well."""
+        sinks = (s for s in self.trace.sinks if s.sink in self.event.reaches)
+        return max((s.nonfinite_reference for s in sinks), default=0)
+
 
 @dataclass(frozen=True, slots=True)
 class Words:

@@ -10,7 +10,7 @@ import math
 from fp16doctor.diagnose.causes import Cause
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.diagnose.measures import magnitude
-from fp16doctor.schema.finding import Evidence
+from fp16doctor.schema.finding import REFERENCE_FAILS, Evidence
 
 
 def overflow_evidence(cause: Cause) -> tuple[Evidence, ...]:
@@ -43,4 +43,14 @@ def operand_evidence(role: str, as_run: float, reference: float, policy: str) ->
         source="recorded",
         limit=reference,
         limit_name=f"replayed:{policy}",
+    )
+
+
+def failing_evidence(cause: Cause) -> tuple[Evidence, ...]:
+    """What is not finite in the reference run either, if anything is."""
+    count = cause.fails_anyway
+    return (
+        (Evidence(REFERENCE_FAILS, float(count), f"replayed:{cause.trace.reference}"),)
+        if count
+        else ()
     )

@@ -121,6 +121,17 @@ def fate(cause: Cause) -> str:
     return " ".join(part for part in parts if part)
 
 
+def fails_anyway(cause: Cause) -> str:
+    """Say that the reference run is no way out, where it is not finite either."""
+    count = cause.fails_anyway
+    if not count:
+        return ""
+    return (
+        f" The {cause.trace.reference} replay has inf or NaN there as well, at other elements "
+        "or by another op: a wider format alone is no cure."
+    )
+
+
 def _end(cause: Cause) -> str:
     event, trace, state = cause.event, cause.trace, cause.silent
     if event.reaches:

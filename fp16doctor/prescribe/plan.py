@@ -20,6 +20,7 @@ from fp16doctor.prescribe.treatable import (
     SCALER_USE,
     codes_of,
     demanding,
+    fails_anyway,
     is_refusal,
     rises,
 )
@@ -67,6 +68,12 @@ def plan(
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,
             "not a matter of precision: no format or loss scale changes it",
+            prescriptions=_code_changes(found, tuple(findings).index(leading)),
+        )
+    if fails_anyway(leading):
+        return found, Recommendation(
+            RecommendationStatus.NOT_PRECISION,
+            "no format is a cure: the replay in a wider one is not finite either",
             prescriptions=_code_changes(found, tuple(findings).index(leading)),
         )
     groups = tuple(tuple(map(with_forms, g)) for g in joint_cures(case, found))

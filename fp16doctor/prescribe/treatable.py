@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp16doctor.replay.keep import in_torch_module
-from fp16doctor.schema.finding import RISE, SCALER_RAISED, Fault, Finding, Severity
+from fp16doctor.schema.finding import REFERENCE_FAILS, RISE, SCALER_RAISED, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
 
 # Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
@@ -40,8 +40,13 @@ def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]
     return tuple(
         (i, f)
         for i, f in demanding(findings)
-        if codes_of(f) & OF_PRECISION and f.fault is not Fault.LOSS_SCALE
+        if codes_of(f) & OF_PRECISION and f.fault is not Fault.LOSS_SCALE and not fails_anyway(f)
     )
+
+
+def fails_anyway(finding: Finding) -> bool:
+    """Tell whether the reference run is not finite either."""
+    return any(e.quantity == REFERENCE_FAILS for e in finding.evidence)
 
 
 def is_refusal(finding: Finding) -> bool:

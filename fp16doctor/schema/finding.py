@@ -35,6 +35,8 @@ class Fault(str, Enum):
 
 # Quantity of an Evidence: how fast values grew until they left the format.
 RISE = "rise in binades per 100 steps"
+# Quantity of an Evidence: what stays inf or NaN in the reference, so that no wider format is a cure.
+REFERENCE_FAILS = "elements that are inf or NaN in the reference as well"
 SCALER_RAISED = "calls of GradScaler that raised"
 
 

@@ -25,10 +25,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.causes import Cause, Words, as_finding, causes
-from fp16doctor.diagnose.evidence import operand_evidence
+from fp16doctor.diagnose.domain_words import domain_advice
+from fp16doctor.diagnose.evidence import failing_evidence, operand_evidence
 from fp16doctor.diagnose.families import base_op, changed_operand
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import born, fate, in_fp32, number, op_in, place
+from fp16doctor.diagnose.sentences import born, fails_anyway, fate, in_fp32, number, op_in, place
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.trace import Event, EventKind
 
@@ -37,7 +38,8 @@ from fp16doctor.schema.trace import Event, EventKind
 def nan_birth(seen: Observations) -> Iterator[Finding]:
     """Yield one finding per op that left its domain because of an earlier rounding."""
     for cause in causes(seen, "nan-birth"):
-        words = Words(_what(cause), f"{_why(cause)} {fate(cause)}", _advice(cause))
+        why = f"{_why(cause)} {fate(cause)}{fails_anyway(cause)}"
+        words = Words(_what(cause), why, _advice(cause))
         yield as_finding(cause, "FD110", Fault.NAN_BIRTH, words, _evidence(cause))
 
 
@@ -85,6 +87,8 @@ def _advice(cause: Cause) -> str:
         return ""
     if event.kind is EventKind.UNKNOWN:
         return f"look at `{event.site.op}`: {in_fp32(event.site)} and compare"
+    if cause.fails_anyway:
+        return domain_advice(event)
     source = event.cause_site or event.site
     return (
         f"{in_fp32(source)}, so that the operand keeps its sign, or clamp it to the domain of "
@@ -94,4 +98,5 @@ def _advice(cause: Cause) -> str:
 
 def _evidence(cause: Cause) -> tuple[Evidence, ...]:
     operand = changed_operand(cause.event)
-    return () if operand is None else (operand_evidence(*operand, cause.trace.reference),)
+    moved = () if operand is None else (operand_evidence(*operand, cause.trace.reference),)
+    return (*moved, *failing_evidence(cause))

@@ -27,8 +27,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fp16doctor.diagnose.causes import Cause, Words, as_finding, causes
-from fp16doctor.diagnose.domain_words import is_outside
-from fp16doctor.diagnose.evidence import operand_evidence
+from fp16doctor.diagnose.domain_words import domain_advice, is_outside
+from fp16doctor.diagnose.evidence import failing_evidence, operand_evidence
 from fp16doctor.diagnose.families import (
     DIVISIONS,
     LOGARITHMS,
@@ -38,7 +38,7 @@ from fp16doctor.diagnose.families import (
 )
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import born, fate, in_fp32, number, op_in, place
+from fp16doctor.diagnose.sentences import born, fails_anyway, fate, in_fp32, number, op_in, place
 from fp16doctor.formats.scalar import round_scalar
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.trace import Event
@@ -48,7 +48,8 @@ from fp16doctor.schema.trace import Event
 def rounded_onto_boundary(seen: Observations) -> Iterator[Finding]:
     """Yield one finding per op that met a value rounded onto its pole."""
     for cause in causes(seen, "rounded-onto-boundary"):
-        words = Words(_what(cause), f"{_why(cause)} {fate(cause)}", _advice(cause))
+        why = f"{_why(cause)} {fate(cause)}{fails_anyway(cause)}"
+        words = Words(_what(cause), why, _advice(cause))
         yield as_finding(cause, "FD111", Fault.NAN_BIRTH, words, _evidence(cause))
 
 
@@ -137,6 +138,8 @@ def _advice(cause: Cause) -> str:
     event = cause.event
     if cause.severity is Severity.NOTE:
         return ""
+    if cause.fails_anyway:
+        return domain_advice(event)
     source = base_op(event.cause_site.op) if event.cause_site is not None else ""
     op, fmt = base_op(event.site.op), limits(event.format)
     if "softmax" in source:
@@ -157,8 +160,9 @@ def _advice(cause: Cause) -> str:
 def _evidence(cause: Cause) -> tuple[Evidence, ...]:
     moved = _moved(cause.event)
     if moved is None:
-        return ()
+        return failing_evidence(cause)
     operand = moved_operand(cause.event)
     measured = operand_evidence(operand[0] if operand else "", *moved, cause.trace.reference)
     upstream = _is_upstream(cause.event)
-    return (replace(measured, quantity="value upstream") if upstream else measured,)
+    measured = replace(measured, quantity="value upstream") if upstream else measured
+    return (measured, *failing_evidence(cause))

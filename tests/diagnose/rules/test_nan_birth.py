@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from making import event, observed, site, trace
+from making import event, observed, sink, site, trace
 
 from fp16doctor.diagnose.rules.nan_birth import nan_birth
+from fp16doctor.prescribe.plan import plan
 from fp16doctor.schema.finding import Fault, Severity
+from fp16doctor.schema.prescription import RecommendationStatus
 from fp16doctor.schema.trace import EventKind
 
 ROOT = event(
@@ -55,3 +57,12 @@ def test_unreplayed_op_without_impact_is_a_note() -> None:
     harmless = event(EventKind.UNKNOWN, exact=None, reference=None, reaches=())
     (finding,) = nan_birth(observed(trace(harmless)))
     assert finding.severity is Severity.NOTE
+
+
+def test_where_the_reference_is_not_finite_either_a_wider_format_is_no_advice() -> None:
+    failing = (sink("loss", None, nonfinite_reference=1), sink("gradients"))
+    (finding,) = nan_birth(observed(trace(ROOT, sinks=failing)))
+    assert "a wider format alone is no cure" in finding.cause
+    assert finding.advice.startswith("clamp it above 0")
+    _, recommendation = plan([finding])
+    assert recommendation.status is RecommendationStatus.NOT_PRECISION
