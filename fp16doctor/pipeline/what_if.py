@@ -102,7 +102,12 @@ class _Comparison:
             return Verdict.REFUTED, after.reason
         if not before.accepted:
             return Verdict.VERIFIED, ""
-        reason = improvement_reason(before.gradient_error, after.gradient_error, self._floor)
+        reason = improvement_reason(
+            before.gradient_error,
+            after.gradient_error,
+            self._floor,
+            in_part=bool(self._policy.keep) and not self._policy.widen,
+        )
         if reason.startswith(FAULT_NOT_SHOWN):
             return Verdict.NOT_VERIFIED, reason
         return (Verdict.REFUTED, reason) if reason else (Verdict.VERIFIED, "")

@@ -10,7 +10,7 @@ On each examined step, at the settled loss scale, against the fp32 replay of the
    the trajectory decides alone.
 
 4. *improvement*: where the run itself meets all of this, its gradient error is more than that of
-   rounding noise, and it is at least halved.
+   rounding noise, and it is at least halved; or a keep-list takes three quarters of it away.
 
 Over the run of consecutive steps, everything carried along:
 
@@ -111,15 +111,18 @@ def is_ill_conditioned(error: float | None, floor: float) -> bool:
     return error is not None and floor >= ILL_CONDITIONED and error <= FLOOR_SPREAD * floor
 
 
-def improvement_reason(before: float | None, after: float | None, floor: float = 0.0) -> str:
+def improvement_reason(
+    before: float | None, after: float | None, floor: float = 0.0, *, in_part: bool = False
+) -> str:
     """Return why a candidate is no better than a run that meets the criteria too, "" if it is.
 
     ``before`` and ``after`` are the gradient errors of the run and of the candidate, ``floor`` is
-    the one that rounding noise alone gives.
+    the one that rounding noise alone gives. ``in_part``: only a part of the step was made wider;
+    if that takes most of the error away, it is the part that makes it, noise or not.
     """
     if before is None or after is None:
         return "the run itself meets the criteria, and there is no gradient to tell them apart"
-    if before <= FLOOR_SPREAD * floor:
+    if before <= FLOOR_SPREAD * floor and not (in_part and FLOOR_SPREAD * after <= before):
         return f"{FAULT_NOT_SHOWN}: the run's own gradient error, {before:.3g}, is rounding's"
     if after <= IMPROVEMENT * before:
         return ""

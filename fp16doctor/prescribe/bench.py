@@ -175,7 +175,12 @@ class Bench:
         if not attempt.judgements or not attempt.accepted or not self.as_run().accepted:
             return attempt
         floor = max(self.floor(place, AS_RUN) for place in range(len(self.tapes)))
-        reason = improvement_reason(self.as_run().gradient_error, attempt.gradient_error, floor)
+        reason = improvement_reason(
+            self.as_run().gradient_error,
+            attempt.gradient_error,
+            floor,
+            in_part=bool(attempt.policy.keep) and not attempt.policy.widen,
+        )
         return replace(attempt, no_better=reason)
 
     def _timed(self, policy: PrecisionPolicy, run: Callable[[], Attempt]) -> Attempt:

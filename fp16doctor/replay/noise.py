@@ -23,7 +23,8 @@ _HALF = ("float16", "bfloat16")
 class NoisyPlayer(SoloPlayer):
     """The fp32 replay in which every result recorded in 16 bits gets a relative error at random.
 
-    The error is uniform within half a unit in the last place of ``format_name``.
+    The error is uniform within half a unit in the last place of ``format_name``. Whole numbers get
+    none: a position or count that the format cannot hold is a fault, not noise.
     """
 
     def __init__(self, tape: Tape, format_name: str) -> None:
@@ -39,4 +40,5 @@ class NoisyPlayer(SoloPlayer):
                 value = self.env.tensor(ref)
                 if value.dtype is torch.float32 and torch_dtype(ref.dtype).is_floating_point:
                     noise = torch.rand(value.shape, generator=self._generator).to(value.device)
-                    value.mul_(1 + self._size * (2 * noise - 1))
+                    noise = self._size * (2 * noise - 1)
+                    value.mul_(1 + noise.masked_fill_(value == value.round(), 0.0))

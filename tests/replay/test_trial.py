@@ -230,6 +230,16 @@ def test_noise_is_of_the_size_of_the_format() -> None:
     assert 1e-5 < fp16 < 3e-3 < bf16 < 3e-2
 
 
+def test_a_whole_number_is_not_disturbed() -> None:
+    def far_out(model: nn.Module, cast: Callable[[Tensor], Tensor]) -> Tensor:
+        place = torch.arange(1000, 1008).half().remainder(7).float()  # bf16 holds every fourth
+        return (model(cast(torch.randn(8, 4))).float().sum(1) * place).mean()
+
+    (tape,) = Job(net, far_out).tapes()
+    reference = run_trial(tape, FP32)
+    assert far(run_disturbed(tape, "bf16").gradients, reference.gradients) < 3e-2
+
+
 def same(a: Trial, b: Trial) -> bool:
     return a.loss == b.loss and far(a.gradients, b.gradients) == 0
 
