@@ -14,6 +14,7 @@ from fp16doctor.prescribe.joint import joint_cures
 from fp16doctor.prescribe.notes import note
 from fp16doctor.prescribe.paste_forms import with_forms
 from fp16doctor.prescribe.ranking import rank
+from fp16doctor.prescribe.remaining import faults_of
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.treatable import (
     OF_PRECISION,
@@ -62,6 +63,8 @@ def plan(
         return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
+    if bench is not None:
+        bench.faults = faults_of(findings)
     case = Case(tuple(findings), bench, updates, refused)
     found = tuple(map(with_forms, prescriptions(case)))
     if leading.name in _LOGIC:
