@@ -9,6 +9,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class PasteView:
+    """One text to paste at the top."""
+
+    title: str  # of the cure
+    change: str  # the text, may have several lines
+    kind: str  # "code", "diff of the script"
+    unproved: str  # "" where the cure was verified
+    long: bool  # more lines than the top has room for
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerView:
     """The four lines at the top, and what the script itself showed."""
 
@@ -18,6 +29,7 @@ class AnswerView:
     do: str
     proof: str
     confirm: str = ""  # "" where the script was not run again
+    pastes: tuple[PasteView, ...] = ()  # what ``do`` asks for as text, where it can be pasted
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def test_the_page_gives_each_proof_once(overflow: Diagnosis) -> None:
     assert [r.recommended for r in build_view(swapped).remedies] == [True, False]
     page = render_html(swapped)
     assert page.count("replay of steps 0, 3 and 4") == 2  # in the answer, and with the cure
-    assert page.count('<pre class="paste">') == 1
+    assert page.count('<pre class="paste">') == 2  # likewise
 
 
 def test_the_ranges_name_the_steps_that_were_looked_at_for_extremes_alone(
