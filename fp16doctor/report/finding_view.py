@@ -6,6 +6,7 @@ Must not know the rest of a report.
 from __future__ import annotations
 
 from fp16doctor.report import wording
+from fp16doctor.report.folded import folded_advice
 from fp16doctor.report.view_model import CodeLine, FindingView, FormView, RemedyView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence, Finding, Severity
@@ -54,14 +55,30 @@ def finding_view(diagnosis: Diagnosis, position: int) -> FindingView:
         folded=wording.listed(finding.subsumes),
         advice=finding.advice,
         remedies=remedies,
+        others=_others(remedies),
         unproved=_NOT_TRIED if finding.advice and not remedies else "",
         explain=f"fp16doctor explain {finding.code}",
     )
 
 
+def _others(remedies: tuple[RemedyView, ...]) -> str:
+    """``3 other cures under Prescriptions: 2 verified, 1 refuted``."""
+    rest = [r.verdict for r in remedies if not r.recommended]
+    if not rest:
+        return "code and proof under Prescriptions" if remedies else ""
+    other = "other cure" if len(rest) < len(remedies) else "cure"
+    words = [f"{rest.count(v)} {v}" for v in _VERDICTS.values() if v in rest]
+    return f"{wording.plural(len(rest), other)} under Prescriptions: {', '.join(words)}"
+
+
 def ranked(diagnosis: Diagnosis) -> list[int]:
-    """Positions of the prescriptions: what is recommended first, then those that helped."""
-    return sorted(range(len(diagnosis.prescriptions)), key=lambda i: _rank(diagnosis, i))
+    """Positions of the prescriptions: what is recommended first, then those that helped.
+
+    Advice that is told beside its tried form is left out.
+    """
+    told = folded_advice(diagnosis)
+    places = (i for i in range(len(diagnosis.prescriptions)) if i not in told)
+    return sorted(places, key=lambda i: _rank(diagnosis, i))
 
 
 def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> RemedyView:
@@ -79,7 +96,15 @@ def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> R
         recommended=position in diagnosis.recommendation.prescriptions,
         told=told,
         forms=tuple(FormView(n, text) for n, text in cure.remedy.forms.items()),
+        advised=_advised(diagnosis, position),
+        number=ranked(diagnosis).index(position) + 1,
     )
+
+
+def _advised(diagnosis: Diagnosis, position: int) -> tuple[FormView, ...]:
+    under = (i for i, cure in folded_advice(diagnosis).items() if cure == position)
+    remedies = (diagnosis.prescriptions[i].remedy for i in under)
+    return tuple(FormView(r.title, r.change) for r in remedies)
 
 
 def _is_told(diagnosis: Diagnosis, cure: int, position: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from fp16doctor.report import tables, wording
 from fp16doctor.report.answer import answer
 from fp16doctor.report.blame_view import blame_view
+from fp16doctor.report.cure_table import cure_table
 from fp16doctor.report.explorer import explorer
 from fp16doctor.report.finding_view import finding_view, ranked, remedy_view
 from fp16doctor.report.glossary import terms_used
@@ -34,11 +35,13 @@ def build_view(diagnosis: Diagnosis, *, pictures: bool = False) -> ReportView:
 
 
 def _raw_view(diagnosis: Diagnosis) -> ReportView:
+    remedies = tuple(remedy_view(diagnosis, i) for i in ranked(diagnosis))
     return ReportView(
         title=f"fp16doctor: {diagnosis.run.script}",
         answer=answer(diagnosis),
         recommendation=diagnosis.recommendation.sentence,
-        remedies=tuple(remedy_view(diagnosis, i) for i in ranked(diagnosis)),
+        remedies=remedies,
+        cures=cure_table(remedies),
         no_remedies="no cure was tried by replay",
         findings=tuple(finding_view(diagnosis, i) for i in range(len(diagnosis.findings))),
         no_findings="no check found anything in what was seen",

@@ -64,6 +64,17 @@ class RemedyView:
     recommended: bool
     told: bool = False  # under an earlier finding, with its proof
     forms: tuple[FormView, ...] = ()
+    advised: tuple[FormView, ...] = ()  # the findings' advice in words, where this was tried for it
+    number: int = 0  # 1-based place among all cures
+
+
+@dataclass(frozen=True, slots=True)
+class CureTable:
+    """The numbers of all cures, one row each."""
+
+    columns: tuple[str, ...]  # quantities
+    rows: tuple[tuple[str, ...], ...]  # cells, in the order of the cures
+    legend: tuple[tuple[str, str], ...]  # (column, what it means and which way is good)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,7 @@ class FindingView:
     folded: str  # codes of findings folded under this one
     advice: str  # "" where nothing is known
     remedies: tuple[RemedyView, ...]
+    others: str  # how many cures are told elsewhere, and how they fared
     unproved: str  # why the advice is not verified, "" where a remedy carries its own proof
     explain: str  # a command
 
@@ -157,6 +169,7 @@ class ReportView:
     answer: AnswerView
     recommendation: str
     remedies: tuple[RemedyView, ...]
+    cures: CureTable  # of the remedies
     no_remedies: str  # said where the list is empty
     findings: tuple[FindingView, ...]
     no_findings: str  # said where the list is empty
