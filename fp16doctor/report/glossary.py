@@ -36,7 +36,9 @@ TERMS: dict[str, str] = {
 }
 
 LOSS_AFTER = "loss at the end"  # of as many consecutive steps as its cell says
-_LOSS = "loss after the consecutive steps replayed under the cure; lower is better, measured at fp32's"
+_LOSS = (
+    "loss after the consecutive steps replayed under the cure; lower is better, measured at fp32's"
+)
 # Numbers of a trial: what each is, and which way is good.
 QUANTITIES: dict[str, str] = {
     "non-finite elements": "inf and NaN in loss, gradients, parameters and buffers; 0 is wanted",

@@ -89,6 +89,11 @@ def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
     ]
 
 
+def loses_gradients(finding: Finding) -> bool:
+    """Whether it has counted gradient elements that became zero."""
+    return _lost_gradient(finding) != ""
+
+
 def _lost_gradient(top: Finding) -> str:
     """``5 114 of 5 184 (98.6 %) elements … became zero, zeros that belong there excluded``."""
     for e in top.evidence:

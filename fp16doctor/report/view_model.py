@@ -110,12 +110,33 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Meter:
+    """A share as a bar and in words."""
+
+    words: str
+    percent: float | None  # 0 to 100: as far as the bar goes; None where nothing was measured
+
+
+@dataclass(frozen=True, slots=True)
+class BlameRow:
+    """One op of the error budget."""
+
+    op: str
+    phase: str
+    place: str
+    share: Meter  # what goes without it
+    joint: Meter  # what goes without it and the rows above
+
+
+@dataclass(frozen=True, slots=True)
 class BlameView:
     """The error budget of one step."""
 
     line: str  # how few ops make how much, "" where nothing was measured
     note: str  # why nothing, or not all of it, was measured
     table: Table  # the first column is the share as a bar
+    rows: tuple[BlameRow, ...] = ()  # the same, to be drawn
+    legend: tuple[tuple[str, str], ...] = ()  # (share, what it means)
 
 
 @dataclass(frozen=True, slots=True)
