@@ -6,6 +6,7 @@ Must not know the rest of a report.
 from __future__ import annotations
 
 from fp16doctor.report import wording
+from fp16doctor.report.chain_view import chain_boxes
 from fp16doctor.report.folded import folded_advice
 from fp16doctor.report.view_model import CodeLine, FindingView, FormView, RemedyView
 from fp16doctor.schema.diagnosis import Diagnosis
@@ -51,6 +52,7 @@ def finding_view(diagnosis: Diagnosis, position: int) -> FindingView:
         evidence=tuple(map(evidence_words, finding.evidence)),
         cause=finding.cause,
         chain=_chain(finding.chain),
+        boxes=chain_boxes(diagnosis, finding, _measured),
         consequences=_consequences(finding),
         folded=wording.listed(finding.subsumes),
         advice=finding.advice,

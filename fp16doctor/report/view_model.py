@@ -69,6 +69,16 @@ class RemedyView:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainBox:
+    """One stage on the way from a fault to what it reaches."""
+
+    label: str  # "reason", "birth", "place", "first NaN", "then", "inherited", "reaches"
+    head: str  # an op, or what is reached
+    place: str  # line and module, "" where it has none
+    value: str  # a number with its limit, "" where none is known
+
+
+@dataclass(frozen=True, slots=True)
 class CureTable:
     """The numbers of all cures, one row each."""
 
@@ -91,6 +101,7 @@ class FindingView:
     evidence: tuple[str, ...]
     cause: str
     chain: str  # first inf → first NaN → loss, "" where none
+    boxes: tuple[ChainBox, ...]  # the same to be drawn, with what it reaches
     consequences: str  # what inherits it and what it reaches, "" where nothing
     folded: str  # codes of findings folded under this one
     advice: str  # "" where nothing is known
