@@ -11,7 +11,7 @@ from fp16doctor.report.folded import folded_advice
 from fp16doctor.report.view_model import CodeLine, FindingView, FormView, RemedyView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence, Finding, Severity
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, SourceContext, SourceLine
 from fp16doctor.schema.prescription import Prescription, Remedy, Verdict
 
 _VERDICTS = {
@@ -47,7 +47,7 @@ def finding_view(diagnosis: Diagnosis, position: int) -> FindingView:
         name=finding.name,
         what=finding.what,
         where=_where(diagnosis, finding),
-        lines=_lines(finding),
+        lines=_lines(diagnosis, finding),
         repeats=_repeats(finding.site, finding.repeats),
         evidence=tuple(map(evidence_words, finding.evidence)),
         cause=finding.cause,
@@ -132,15 +132,28 @@ def _where(diagnosis: Diagnosis, finding: Finding) -> str:
     return wording.joined(wording.where(finding.site, ranks=diagnosis.run.world_size), at)
 
 
-def _lines(finding: Finding) -> tuple[CodeLine, ...]:
+def _lines(diagnosis: Diagnosis, finding: Finding) -> tuple[CodeLine, ...]:
+    known = {(c.file, c.line): c for c in diagnosis.context}
+
+    def code(relation: str, line: SourceLine) -> CodeLine:
+        around = _numbered(known.get((line.file, line.line)))
+        return CodeLine(relation, wording.location(line), line.text or "", around)
+
     lines = []
     for site, relation in ((finding.site, ""), (finding.cause_site, "reason")):
         if site and site.source:
-            lines.append(CodeLine(relation, wording.location(site.source), site.source.text or ""))
+            lines.append(code(relation, site.source))
         if site and site.caller:
-            called = CodeLine("called from", wording.location(site.caller), site.caller.text or "")
-            lines.append(called)
+            lines.append(code("called from", site.caller))
     return tuple(lines)
+
+
+def _numbered(context: SourceContext | None) -> tuple[tuple[str, str, bool], ...]:
+    if context is None:
+        return ()
+    width = len(str(context.first + len(context.lines)))
+    numbered = enumerate(context.lines, context.first)
+    return tuple((f"{n:>{width}}", text, n == context.line) for n, text in numbered)
 
 
 def _repeats(site: OpSite | None, sites: tuple[OpSite, ...]) -> str:

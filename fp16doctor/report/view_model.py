@@ -39,6 +39,7 @@ class CodeLine:
     relation: str  # "", "called from", "reason"
     location: str  # train.py:40
     text: str  # as the user wrote it, "" where not recorded
+    around: tuple[tuple[str, str, bool], ...] = ()  # (number, line, whether it is this one)
 
 
 @dataclass(frozen=True, slots=True)

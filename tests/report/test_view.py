@@ -70,6 +70,17 @@ def test_chain_repeats_consequences_and_reach_are_shown(overflow: Diagnosis) -> 
     assert finding.folded == "FD401"
 
 
+def test_the_line_stands_between_its_neighbours(overflow: Diagnosis) -> None:
+    (line,) = build_view(overflow).findings[0].lines
+    assert [(n, meant) for n, _, meant in line.around] == [
+        ("38", False), ("39", False), ("40", True), ("41", False), ("42", False)
+    ]  # fmt: skip
+    page = render_html(overflow)
+    assert "<strong>→ 40      return self.wo(F.relu(self.wi(x)))</strong>\n  41" in page
+    alone = render_html(replace(overflow, context=()))
+    assert "<pre>train.py:40   return self.wo(F.relu(self.wi(x)))</pre>" in alone
+
+
 def test_a_chain_that_stays_at_one_place_is_no_chain(overflow: Diagnosis) -> None:
     finding = overflow.findings[0]
     assert finding.site
