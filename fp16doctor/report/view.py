@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from fp16doctor.report import tables, wording
@@ -37,7 +38,7 @@ def build_view(diagnosis: Diagnosis, *, pictures: bool = False) -> ReportView:
 def _raw_view(diagnosis: Diagnosis) -> ReportView:
     remedies = tuple(remedy_view(diagnosis, i) for i in ranked(diagnosis))
     return ReportView(
-        title=f"fp16doctor: {diagnosis.run.script}",
+        title=f"fp16doctor: {_file_name(diagnosis.run.script)}",
         answer=answer(diagnosis),
         recommendation=diagnosis.recommendation.sentence,
         remedies=remedies,
@@ -62,6 +63,11 @@ def _raw_view(diagnosis: Diagnosis) -> ReportView:
         glossary=(),
         count_line=tables.count_line(diagnosis),
     )
+
+
+def _file_name(script: str) -> str:
+    """The last part of the path; the facts of the run have all of it."""
+    return PurePath(script).name or script
 
 
 def _with_pictures(view: ReportView, diagnosis: Diagnosis) -> ReportView:

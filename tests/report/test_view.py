@@ -187,6 +187,18 @@ def test_a_long_run_is_cut_but_never_its_events(overflow: Diagnosis) -> None:
     assert table.left_out == "… and 957 more steps (in the JSON)"
 
 
+@pytest.mark.parametrize(
+    ("script", "title"),
+    [("/home/a/runs/train.py", "train.py"), ("pkg.train", "pkg.train"), ("", ""), ("/", "/")],
+)
+def test_the_title_is_the_file_and_the_facts_have_its_path(
+    script: str, title: str, overflow: Diagnosis
+) -> None:
+    view = build_view(replace(overflow, run=replace(overflow.run, script=script)))
+    assert view.title == f"fp16doctor: {title}"
+    assert dict(view.facts.rows).get("script", "") == script  # type: ignore[arg-type]
+
+
 def test_every_check_is_listed_with_its_outcome(overflow: Diagnosis, hand_made: HandMade) -> None:
     assert [row[2] for row in build_view(overflow).checks.rows] == ["found", "found", "found"]
     failed = build_view(hand_made["unexplained"]()).failed_checks
