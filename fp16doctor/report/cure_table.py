@@ -35,7 +35,8 @@ def cure_table(remedies: Sequence[RemedyView]) -> CureTable:
     seen = [_pairs(r, several=several) for r in remedies]
     columns = _columns(seen)
     rows = tuple(tuple(_cell(c, pairs, seen) for c in columns) for pairs in seen)
-    return CureTable(columns, rows, meanings(columns) if rows else ())
+    dash = any(wording.NOTHING in cell for row in rows for cell in row)
+    return CureTable(columns, rows, meanings(columns, dash=dash))
 
 
 def _steps(remedy: RemedyView) -> str:

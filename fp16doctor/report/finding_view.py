@@ -100,7 +100,15 @@ def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> R
         forms=tuple(FormView(n, text) for n, text in cure.remedy.forms.items()),
         advised=_advised(diagnosis, position),
         number=ranked(diagnosis).index(position) + 1,
+        standing=_standing(diagnosis, position),
     )
+
+
+def _standing(diagnosis: Diagnosis, position: int) -> str:
+    if position not in diagnosis.recommendation.prescriptions:
+        return ""
+    verdict = diagnosis.prescriptions[position].verification.verdict
+    return "recommended" if verdict is Verdict.VERIFIED else "advised"
 
 
 def _advised(diagnosis: Diagnosis, position: int) -> tuple[FormView, ...]:

@@ -61,11 +61,11 @@ QUANTITIES: dict[str, str] = {
 _WHERE_NOT_MEASURED = "not measured, or not defined since the run itself is not finite there"
 
 
-def meanings(quantities: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return (quantity, meaning) for those that have one, and what a dash stands for."""
+def meanings(quantities: Iterable[str], *, dash: bool) -> tuple[tuple[str, str], ...]:
+    """Return (quantity, meaning) for those that have one, and if asked what a dash stands for."""
     said = [(q, _LOSS if q.startswith("loss after") else QUANTITIES.get(q, "")) for q in quantities]
-    known = [(name, text) for name, text in said if text]
-    return (*known, ("–", _WHERE_NOT_MEASURED)) if known else ()
+    known = tuple((name, text) for name, text in said if text)
+    return (*known, ("–", _WHERE_NOT_MEASURED)) if known and dash else known
 
 
 def terms_used(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:

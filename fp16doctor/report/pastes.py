@@ -41,7 +41,15 @@ def _paste(cure: Prescription) -> PasteView:
     return PasteView(
         title=cure.remedy.title,
         change=text,
-        kind="diff of the script" if text.startswith("--- ") else "code",
+        kind=_kind(text),
         unproved="" if verified else _NOT_VERIFIED,
         long=len(text.splitlines()) > _LONG,
     )
+
+
+def _kind(text: str) -> str:
+    """Comments alone are no code: they say what to change."""
+    if text.startswith("--- "):
+        return "diff of the script"
+    lines = (line.lstrip() for line in text.splitlines())
+    return "in words" if all(line.startswith("#") for line in lines if line) else "code"

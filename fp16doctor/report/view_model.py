@@ -14,7 +14,7 @@ class PasteView:
 
     title: str  # of the cure
     change: str  # the text, may have several lines
-    kind: str  # "code", "diff of the script"
+    kind: str  # "code", "diff of the script", "in words"
     unproved: str  # "" where the cure was verified
     long: bool  # more lines than the top has room for
 
@@ -67,6 +67,7 @@ class RemedyView:
     forms: tuple[FormView, ...] = ()
     advised: tuple[FormView, ...] = ()  # the findings' advice in words, where this was tried for it
     number: int = 0  # 1-based place among all cures
+    standing: str = ""  # "recommended"; "advised" where that was not verified; "" otherwise
 
 
 @dataclass(frozen=True, slots=True)

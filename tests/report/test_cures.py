@@ -68,11 +68,18 @@ def test_losses_after_different_numbers_of_steps_share_a_column() -> None:
 def test_every_known_quantity_says_which_way_is_good() -> None:
     words = ("is better", "is wanted", "is worse", "factor")
     assert all(any(w in text for w in words) for text in QUANTITIES.values())
-    assert [name for name, _ in meanings(["loss after 3 steps", "?"])] == [
-        "loss after 3 steps",
-        "–",
-    ]
-    assert meanings(["?"]) == ()
+    known = meanings(["loss after 3 steps", "?"], dash=True)
+    assert [name for name, _ in known] == ["loss after 3 steps", "–"]
+    assert len(meanings(["loss scale"], dash=False)) == 1
+    assert meanings(["?"], dash=True) == ()
+
+
+def test_what_is_recommended_and_not_verified_is_called_advised(overflow: Diagnosis) -> None:
+    first = overflow.prescriptions[0]
+    untried = replace(first, verification=Verification(Verdict.NOT_VERIFIED, "no step was kept"))
+    view = build_view(replace(overflow, prescriptions=(untried, *overflow.prescriptions[1:])))
+    assert [r.standing for r in view.remedies] == ["advised", ""]
+    assert [r.standing for r in build_view(overflow).remedies] == ["recommended", ""]
 
 
 def test_the_page_has_one_row_a_cure_and_no_blank_one(overflow: Diagnosis) -> None:

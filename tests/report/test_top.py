@@ -61,6 +61,8 @@ def test_a_long_text_is_shown_in_a_box_that_the_keyboard_reaches(overflow: Diagn
 def test_a_diff_is_called_one(overflow: Diagnosis) -> None:
     diff = with_change(overflow, "--- a/train.py\n+++ b/train.py\n@@ -1,1 +1,1 @@\n-a\n+b\n")
     assert top(diff).pastes[0].kind == "diff of the script"
+    words = with_change(overflow, "# train.py:3: create it in torch.float32\n\n  # and cast a copy")
+    assert top(words).pastes[0].kind == "in words"
 
 
 def test_every_part_of_a_joint_cure_is_there_with_its_title(overflow: Diagnosis) -> None:
