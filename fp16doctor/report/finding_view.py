@@ -96,11 +96,11 @@ def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> R
         treats=_treats(diagnosis, cure),
         comparison=_comparison(cure),
         recommended=position in diagnosis.recommendation.prescriptions,
-        told=told,
-        forms=tuple(FormView(n, text) for n, text in cure.remedy.forms.items()),
         advised=_advised(diagnosis, position),
         number=ranked(diagnosis).index(position) + 1,
         standing=_standing(diagnosis, position),
+        told=told,
+        forms=tuple(FormView(n, text) for n, text in cure.remedy.forms.items()),
     )
 
 

@@ -63,11 +63,11 @@ class RemedyView:
     treats: str  # the findings it treats
     comparison: tuple[tuple[str, str, str], ...]  # quantity, before, after
     recommended: bool
-    told: bool = False  # under an earlier finding, with its proof
-    forms: tuple[FormView, ...] = ()
     advised: tuple[FormView, ...] = ()  # the findings' advice in words, where this was tried for it
     number: int = 0  # 1-based place among all cures
     standing: str = ""  # "recommended"; "advised" where that was not verified; "" otherwise
+    told: bool = False  # under an earlier finding, with its proof
+    forms: tuple[FormView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
