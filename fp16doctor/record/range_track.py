@@ -72,7 +72,7 @@ class Track:
             if self.first_nonfinite is None:
                 self.first_nonfinite = step
         if keep and self.stats is None:
-            self.extremes.append(Extreme(step, self.largest, self.bad))
+            self._keep(Extreme(step, self.largest, self.bad))
         if self.stats is not None:
             new = Sample(step, scale, self.stats)
             if self.samples and self.samples[-1].step == step:  # a step in two parts
@@ -81,6 +81,12 @@ class Track:
         bad = self.bad
         self.forget()
         return bad
+
+    def _keep(self, new: Extreme) -> None:
+        if self.extremes and self.extremes[-1].step == new.step:  # a step in two parts
+            old = self.extremes.pop()
+            new = Extreme(new.step, max(old.amax, new.amax), old.nonfinite or new.nonfinite)
+        self.extremes.append(new)
 
     def forget(self) -> None:
         """Drop what the open step has shown."""

@@ -82,11 +82,10 @@ def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
         # the step that stopped the script has a loss that no update closed
         when = f"at step {top.site.step}" if top.site else "in the last step"
         return [f"the loss is not finite {when}", *_updates(steps)]
+    settled = top is None and not has_nonfinite_loss(diagnosis)
     course = loss_story(diagnosis) if top and top.fault not in _NONFINITE_FAULTS else ""
     lost = _lost_gradient(top) if top else ""
-    return [
-        p for p in (lost, _loss(steps, stays), *_updates(steps, settled=top is None), course) if p
-    ]
+    return [p for p in (lost, _loss(steps, stays), *_updates(steps, settled=settled), course) if p]
 
 
 def loses_gradients(finding: Finding) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fp16doctor.record.range_hooks import Look
+from fp16doctor.record.range_track import Track
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import KEPT_WRONG, SurveyPlan
@@ -55,3 +56,11 @@ def test_a_step_with_full_statistics_needs_no_more() -> None:
 
 def test_a_run_without_fault_keeps_none() -> None:
     assert outputs([1.0] * 3, Look.SCREEN)["0"].extremes == ()
+
+
+def test_a_step_in_two_parts_is_one_extreme() -> None:
+    track = Track("a", "Linear", "output")
+    for magnitude in (math.inf, 3.0):
+        track.screened(magnitude)
+        track.close(5, 1.0, keep=True)
+    assert track.ranges().extremes == (Extreme(5, 3.0, nonfinite=True),)

@@ -175,6 +175,16 @@ def test_skips_up_to_the_end_are_not_explained_away(hand_made: HandMade) -> None
     assert "the loss scale fell from 65536 to 4096" in verdict
 
 
+def test_skips_before_a_nan_that_nothing_explains_are_not_explained_away(
+    hand_made: HandMade,
+) -> None:
+    base = hand_made["healthy-with-warm-up"]()
+    steps = (*base.steps[:-1], replace(base.steps[-1], loss=math.nan))
+    verdict = top(replace(base, steps=steps, findings=())).verdict
+    assert "no check names a cause" in verdict
+    assert "settled" not in verdict
+
+
 def test_a_nan_loss_gets_no_nearest_limit(hand_made: HandMade, overflow: Diagnosis) -> None:
     unexplained = replace(hand_made["unexplained"](), ranges=overflow.ranges)
     assert math.isnan(unexplained.steps[-1].loss or 0.0)
