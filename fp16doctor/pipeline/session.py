@@ -18,6 +18,7 @@ from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
 from fp16doctor.pipeline.bundling import BundleKeeper
+from fp16doctor.pipeline.context import contexts_of
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
@@ -77,7 +78,7 @@ class Session:
     ) -> None:
         self._options, self._script, self._argv = options, script, argv
         self._on_first_error = on_first_error
-        lines = SourceLines(script_root(script), keep_text=options.sources)
+        self._lines = lines = SourceLines(script_root(script), keep_text=options.sources)
         self._recorder = Recorder(
             lines,
             self._on_tape,
@@ -263,6 +264,7 @@ class Session:
                 recording.ranges, prescriptions, by_hand=scale_by_hand(bench, recording.steps)
             ),
             acceptance=CRITERIA,
+            context=contexts_of(findings, self._lines.around),
         )
 
     def _times(self) -> summary.Times:

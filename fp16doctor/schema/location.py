@@ -30,6 +30,16 @@ class SourceLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceContext:
+    """A line of source between its neighbours."""
+
+    file: str  # as in SourceLine
+    line: int  # the one that is meant, 1-based
+    first: int  # number of the first of ``lines``
+    lines: tuple[str, ...]  # as written, what all of them are indented by left out
+
+
+@dataclass(frozen=True, slots=True)
 class OpSite:
     """One op call of one step, as a reader can find it again."""
 
