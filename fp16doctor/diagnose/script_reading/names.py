@@ -48,8 +48,9 @@ class Names:
             node = node.value
         if not isinstance(node, ast.Name) or node.id not in self.imports:
             return ""
-        if self._home(node) is not None:
-            return ""  # the name is bound to something else as well
+        home = self._home(node)
+        if home is not None and not all(map(_is_none, self.bindings[home][node.id])):
+            return ""  # the name is bound to something else as well; None cannot be called
         return ".".join([self.imports[node.id], *reversed(parts)])
 
     def _home(self, node: ast.Name) -> Scope | None:
@@ -186,12 +187,13 @@ class Names:
         if self._callers is None:
             self._callers = defaultdict(list)
             for call in self.tree.calls:
-                target = self._called(call)
+                target = self.called(call)
                 if target is not None:
                     self._callers[target].append(call)
         return self._callers
 
-    def _called(self, call: ast.Call) -> ast.AST | None:
+    def called(self, call: ast.Call) -> ast.AST | None:
+        """The function of the file that ``call`` runs, as far as the file shows."""
         if isinstance(call.func, ast.Name):
             bound = self.bound(call.func)
             if len(bound) == 1 and isinstance(bound[0], ast.ClassDef):
@@ -220,6 +222,11 @@ class Names:
             return None
         classes = {self.local_class(_peeled(v)) for v in made}
         return classes.pop() if len(classes) == 1 else None
+
+
+def _is_none(value: Bound) -> bool:
+    """``amp = None``, where an import has failed."""
+    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _peeled(node: ast.expr) -> ast.expr:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.patch import Edit, replace_statement
+from fp16doctor.diagnose.script_reading.patch import Edit, replace_call, replace_statement
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import argument, method, receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
@@ -83,5 +83,5 @@ def _scaled(script: Script, block: ast.With, scaled: ast.Call) -> list[Edit]:
         statement = script.tree.statement(step)
         if spelled(receiver(step)) == optimizer and not step.args:
             new = f"scaler.step({optimizer})", "scaler.update()"
-            found.append(replace_statement(script.lines, statement, *new))
+            found += replace_call(script.lines, statement, step, *new)
     return found

@@ -1,8 +1,8 @@
 """The loss is multiplied by the loss scale and by its inverse before backward.
 
 What it checks:
-    In an fp16 script: the product that `backward` is called on, taken apart through names bound
-    once, holds a factor and the same factor as a divisor.
+    In an fp16 script: the product that `backward` is called on, taken apart through the names
+    that stand for it, holds a factor and the same factor as a divisor.
 
 Why it matters:
     The two cancel before backward runs, so gradients travel backward as small as without a loss

@@ -35,7 +35,7 @@ from fp16doctor.diagnose.script_reading.torch_words import (
 from fp16doctor.diagnose.script_reading.training import (
     is_module,
     optimizers,
-    stored_format,
+    trained_format,
     trained_model,
 )
 from fp16doctor.diagnose.script_reading.tree import keyword, spelled
@@ -53,7 +53,7 @@ def epsilon_underflow(script: Script) -> Iterator[Suspicion]:
         eps = keyword(call, "eps")
         size = EPS_OPTIMIZERS[name] if eps is None else script.number(eps)
         zero = size is not None and abs(size) <= FP16_UNDERFLOW
-        if zero and is_module(script, model) and stored_format(script, model) == FLOAT16:
+        if zero and is_module(script, model) and trained_format(script, call, model) == FLOAT16:
             yield _suspicion(script, call, name, spelled(model), f"{size:g}".replace("e-0", "e-"))
 
 

@@ -24,8 +24,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.amp import Autocast, in_force
-from fp16doctor.diagnose.script_reading.flows import comes_from
+from fp16doctor.diagnose.script_reading.amp import in_force
+from fp16doctor.diagnose.script_reading.flows import comes_from, is_half
 from fp16doctor.diagnose.script_reading.patch import Edit, swap
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import BFLOAT16, FLOAT16, FLOAT32
@@ -40,15 +40,26 @@ _SOFTMAX = {"torch.softmax", "torch.nn.functional.softmax", "torch.special.softm
 @script_rule(code="FD721", name="softmax-then-log")
 def softmax_then_log(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per logarithm of a softmax under autocast."""
-    named = "oftmax" in script.text and "autocast" in script.text
+    words = ("autocast", "half", "float16")
+    named = "oftmax" in script.text and any(word in script.text for word in words)
     for call in script.calls if named else ():
         inner = _argument(script, call)
         made = comes_from(script, inner, _is_softmax) if inner is not None else []
         if inner is None or not made:
             continue
         cast = in_force(script, call)
-        if cast is not None and cast.enabled is not False and cast.dtype in (FLOAT16, BFLOAT16):
-            yield _suspicion(script, call, inner, made, cast)
+        if cast is None or cast.enabled is False:
+            if all(is_half(script, scores) for m in made for scores in _scores(script, m)):
+                yield _suspicion(script, call, inner, made, "cpu")
+        elif cast.dtype in (FLOAT16, BFLOAT16):
+            yield _suspicion(script, call, inner, made, cast.device)
+
+
+def _scores(script: Script, softmax: ast.Call) -> list[ast.expr]:
+    """What the softmax is taken of."""
+    if method(softmax) == "softmax" and not script.name(softmax):
+        return [receiver(softmax)]
+    return softmax.args[:1] or [softmax]
 
 
 def _argument(script: Script, call: ast.Call) -> ast.expr | None:
@@ -70,9 +81,9 @@ def _is_softmax(script: Script, call: ast.Call) -> bool:
 
 
 def _suspicion(
-    script: Script, call: ast.Call, inner: ast.expr, made: list[ast.Call], cast: Autocast
+    script: Script, call: ast.Call, inner: ast.expr, made: list[ast.Call], device: str | None
 ) -> Suspicion:
-    wide = cast.device == "cuda"  # CUDA autocast runs softmax in fp32
+    wide = device == "cuda"  # CUDA autocast runs softmax in fp32
     return Suspicion(
         node=call,
         what="a logarithm is taken of a softmax",
