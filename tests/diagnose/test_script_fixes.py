@@ -24,7 +24,7 @@ OF_THE_RECIPE = re.compile(
     r"(scale|unscale_|step|update|zero_grad|backward|half|bfloat16|float|to|mul_|div_|data|item|"
     r"get_scale|initialize|scale_loss|autocast|GradScaler|custom_fwd|custom_bwd|softmax|log|"
     r"log_softmax|sigmoid|Softmax|BCELoss|BCEWithLogitsLoss|binary_cross_entropy|parameters|std|"
-    r"binary_cross_entropy_with_logits|finfo|float|range|zip|print|view|type)$"
+    r"binary_cross_entropy_with_logits|finfo|float|range|zip|print|view|type|clamp)$"
 )
 
 

@@ -30,7 +30,6 @@ from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import method, receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 
-
 _DEPTH = 8  # names that stand for names
 _SAME = {"clamp", "clamp_min", "detach", "item", "view", "reshape", "unsqueeze", "float"}
 

@@ -42,8 +42,18 @@ def unguarded_bias(script: Script) -> Iterator[Suspicion]:
     for node in script.tree.nodes if bare else ():
         if not isinstance(node, ast.Attribute) or node.attr != "bias":
             continue
-        if _written(script, node) and _may_be(script, node) & bare and not _guarded(script, node):
+        if not _written(script, node) or _guarded(script, node):
+            continue
+        if _may_be(script, node) & bare and not _has_one(script, node.value):
             yield _suspicion(script, node)
+
+
+def _has_one(script: Script, owner: ast.expr) -> bool:
+    """Whether the file shows all that ``owner`` is, and none of it is made without a bias."""
+    made = script.names.known(owner)
+    calls = [v for v in made if isinstance(v, ast.Call) and script.name(v)]
+    flags = (script.truth(keyword(c, "bias"), True) for c in calls)
+    return bool(made) and len(calls) == len(made) and all(flags)
 
 
 def _made_without_bias(script: Script) -> set[str]:
