@@ -24,6 +24,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import matter_of_style
 from fp16doctor.diagnose.script_reading.patch import Edit, replace_call, replace_statement
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import argument, method, receiver, spelled
@@ -38,7 +39,7 @@ _LEVELS = {
 }
 
 
-@script_rule(code="FD726", name="apex-amp")
+@script_rule(code="FD726", name="apex-amp", stands=matter_of_style)
 def apex_amp(script: Script) -> Iterator[Suspicion]:
     """Yield one note per call of apex's amp.initialize."""
     for call, name in script.dotted_calls:

@@ -37,7 +37,7 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD717", name="autocast-around-backward")
+@script_rule(code="FD717", name="autocast-around-backward", same_as=("stale-autocast-cache",))
 def autocast_around_backward(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per backward inside autocast."""
     for call in loss_backwards(script):

@@ -40,7 +40,7 @@ _WEIGHTED = re.compile(
 _ELSEWHERE = ("cuda", "device", "xpu", "mps", "npu", "hpu", "accelerat", "launch", "FSDP")
 
 
-@script_rule(code="FD719", name="autocast-other-device")
+@script_rule(code="FD719", name="autocast-other-device", same_as=("precision-not-as-asked",))
 def autocast_other_device(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per autocast that the model called in it is not covered by."""
     for cast in autocasts(script):

@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import stored_in_fp16
 from fp16doctor.diagnose.script_reading.patch import Edit, swap, with_argument
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import (
@@ -43,7 +44,12 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD715", name="epsilon-underflow")
+@script_rule(
+    code="FD715",
+    name="epsilon-underflow",
+    stands=stored_in_fp16,
+    same_as=("optimizer-state-underflow",),
+)
 def epsilon_underflow(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per optimizer whose eps is zero in its parameters' format."""
     for call, name in optimizers(script):

@@ -26,6 +26,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import sums_in_16_bits
 from fp16doctor.diagnose.script_reading.amp import dtype_of
 from fp16doctor.diagnose.script_reading.bindings import Element
 from fp16doctor.diagnose.script_reading.patch import Edit, swap
@@ -42,7 +43,12 @@ _MAKERS = {
 _ULP = {FLOAT16: "2⁻¹²", BFLOAT16: "2⁻⁹"}
 
 
-@script_rule(code="FD724", name="half-accumulation")
+@script_rule(
+    code="FD724",
+    name="half-accumulation",
+    stands=sums_in_16_bits,
+    same_as=("lost-state-updates", "swamped-accumulation"),
+)
 def half_accumulation(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per line that adds to a sum kept in 16 bits."""
     if "16" not in script.text and "half" not in script.text:

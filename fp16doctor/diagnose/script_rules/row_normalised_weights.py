@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import values_grew
 from fp16doctor.diagnose.script_reading.patch import Edit, remove
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import method, receiver, spelled
@@ -34,7 +35,7 @@ _DEPTH = 8  # names that stand for names
 _SAME = {"clamp", "clamp_min", "detach", "item", "view", "reshape", "unsqueeze", "float"}
 
 
-@script_rule(code="FD729", name="row-normalised-weights")
+@script_rule(code="FD729", name="row-normalised-weights", stands=values_grew)
 def row_normalised_weights(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per weight that is divided by its own deviation."""
     if "std(" not in script.text:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import skipped_in_training
 from fp16doctor.diagnose.script_reading.amp import scaler_calls
 from fp16doctor.diagnose.script_reading.order import Place, always_before, follows
 from fp16doctor.diagnose.script_reading.patch import (
@@ -42,7 +43,7 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD707", name="schedule-past-skipped-steps")
+@script_rule(code="FD707", name="schedule-past-skipped-steps", stands=skipped_in_training)
 def schedule_past_skipped_steps(script: Script) -> Iterator[Suspicion]:
     """Yield one note per step of a schedule that no look at the scale guards."""
     steps = [s for s in scaler_calls(script, "step") if s.args]

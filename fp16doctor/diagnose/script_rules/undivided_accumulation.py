@@ -29,6 +29,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import gradients_overflowed
 from fp16doctor.diagnose.script_reading.amp import loss_backwards
 from fp16doctor.diagnose.script_reading.order import Loop
 from fp16doctor.diagnose.script_reading.patch import swap
@@ -40,7 +41,7 @@ from fp16doctor.diagnose.script_reading.tree import keyword, method, receiver, s
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 
 
-@script_rule(code="FD723", name="undivided-accumulation")
+@script_rule(code="FD723", name="undivided-accumulation", stands=gradients_overflowed)
 def undivided_accumulation(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per backward whose mean loss is added up undivided."""
     for backward in loss_backwards(script):
