@@ -22,7 +22,7 @@ from fp16doctor.diagnose.script_engine import lint_script
 REVIEWED: dict[tuple[str, str], dict[tuple[str, str], int]] = {
     # A test of DDP under autocast, with the spellings that torch 2.4 deprecated.
     ("torch", "2.13"): {("testing/_internal/distributed/distributed_test.py", "FD725"): 2},
-    ("transformers", "5.17"): {},
+    ("transformers", "5.24"): {},
 }
 
 
