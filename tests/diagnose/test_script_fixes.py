@@ -62,7 +62,7 @@ def over_many_lines(text: str) -> str:
     for line in text.split("\n"):
         code, mark, note = line.partition("  # <-")
         call = re.match(r"^(\s*)((?:\w[\w.]*\s*=\s*)?[\w.]+)\(([^()\[\]{}:]+)\)$", code)
-        if call is None:
+        if call is None or re.search(r'"[^"]*,[^"]*"', code):
             out.append(line)
             continue
         indent, head, inside = call.groups()

@@ -15,7 +15,7 @@ from fp16doctor.diagnose.script_reading.names import method_named
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import FLOAT16
 from fp16doctor.diagnose.script_reading.training import made_by, own_cast
-from fp16doctor.diagnose.script_reading.tree import method, receiver
+from fp16doctor.diagnose.script_reading.tree import argument, method, receiver
 
 Test = Callable[[Script, ast.Call], bool]
 
@@ -24,6 +24,7 @@ _SAME_VALUES = {
     "view", "reshape", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "contiguous",
     "gather", "detach", "clone", "expand", "index_select", "masked_select", "mT",
 }  # fmt: skip
+_CLAMPS = {"torch.clamp", "torch.clamp_min", "torch.clip"}
 _MATMULS = {"torch.matmul", "torch.bmm", "torch.mm", "torch.einsum", "torch.baddbmm"}
 _MATMUL_METHODS = {"matmul", "bmm", "mm", "baddbmm"}
 _MATMUL_LAYERS = {
@@ -63,10 +64,28 @@ def _value_from(
     if test(script, node):
         found.append(node)
         return True
+    if is_clamp(script, node):
+        return _trace(script, clamped(script, node), test, found, depth + 1)
     if method(node) in _SAME_VALUES and not script.name(node):
         return _trace(script, receiver(node), test, found, depth + 1)
     results = _returns(script, node)
     return bool(results) and all(_trace(script, r, test, found, depth + 1) for r in results)
+
+
+def is_clamp(script: Script, call: ast.Call) -> bool:
+    """Whether ``call`` puts a bound to a tensor's values."""
+    name = script.name(call)
+    return name in _CLAMPS or (not name and f"torch.{method(call)}" in _CLAMPS)
+
+
+def clamped(script: Script, call: ast.Call) -> ast.expr:
+    """The tensor that a clamp is applied to."""
+    return call.args[0] if script.name(call) and call.args else receiver(call)
+
+
+def lower_bound(script: Script, call: ast.Call) -> ast.expr | None:
+    """The least value that a clamp leaves."""
+    return argument(call, 1 if script.name(call) else 0, "min")
 
 
 def _returns(script: Script, call: ast.Call) -> list[ast.expr]:

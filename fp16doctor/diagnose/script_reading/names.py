@@ -173,6 +173,8 @@ class Names:
     def _read_attributes(self, owner: ast.ClassDef) -> dict[str, list[ast.expr]]:
         found: dict[str, list[ast.expr]] = defaultdict(list)
         for node in ast.walk(owner):
+            if isinstance(node, ast.Call):
+                found.update({k: [*found[k], v] for k, v in _registered(node)})
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -240,6 +242,13 @@ def method_named(owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
     """The method of that name in the class's own body."""
     found = [n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == name]
     return found[0] if found else None
+
+
+def _registered(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """``("x", value)`` of ``self.register_buffer("x", value)``."""
+    named = isinstance(call.func, ast.Attribute) and call.func.attr == "register_buffer"
+    if named and len(call.args) > 1 and isinstance(call.args[0], ast.Constant):
+        yield str(call.args[0].value), call.args[1]
 
 
 def _attribute_targets(

@@ -110,7 +110,7 @@ def is_optimizer(script: Script, node: ast.expr) -> bool:
 
 
 def is_schedule(script: Script, node: ast.expr) -> bool:
-    """Whether ``node`` is certainly made by torch.optim.lr_scheduler."""
+    """Whether ``node`` is certainly a learning-rate schedule of torch."""
     made = script.names.known(node)
     return bool(made) and all(is_scheduler(script.name(v)) for v in made)
 
@@ -120,9 +120,12 @@ def trained_model(script: Script, optimizer: ast.Call) -> ast.expr | None:
     first = optimizer.args[0] if optimizer.args else None
     if first is None:
         first = next((k.value for k in optimizer.keywords if k.arg == "params"), None)
-    for node in ast.walk(script.single(first)) if first is not None else ():
-        if method(node) in ("parameters", "named_parameters") and isinstance(node, ast.Call):
-            return receiver(node)
+    if first is None:
+        return None
+    for nodes in (ast.walk(script.single(first)), script.closure(first)):
+        for node in nodes:
+            if method(node) in ("parameters", "named_parameters") and isinstance(node, ast.Call):
+                return receiver(node)
     return None
 
 

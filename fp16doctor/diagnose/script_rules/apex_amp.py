@@ -1,7 +1,7 @@
 """Mixed precision by apex, which torch has had built in since 1.6.
 
 What it checks:
-    `amp.initialize` of `apex`.
+    `amp.initialize` and `FP16_Optimizer` of `apex`.
 
 Why it matters:
     apex.amp is no longer developed and patches torch's functions. Its levels: O0 is fp32; O1 is
@@ -43,6 +43,8 @@ _LEVELS = {
 def apex_amp(script: Script) -> Iterator[Suspicion]:
     """Yield one note per call of apex's amp.initialize."""
     for call, name in script.dotted_calls:
+        if name.startswith("apex.") and name.endswith(".FP16_Optimizer"):
+            yield _wrapped(call)
         if name != "apex.amp.initialize":
             continue
         level = script.word(argument(call, 2, "opt_level"))
@@ -55,6 +57,16 @@ def apex_amp(script: Script) -> Iterator[Suspicion]:
             severity=Severity.NOTE,
             edits=_edits(script, call, level),
         )
+
+
+def _wrapped(call: ast.Call) -> Suspicion:
+    return Suspicion(
+        node=call,
+        what="an optimizer is wrapped in apex's FP16_Optimizer",
+        reason="apex is no longer developed; torch has had mixed precision of its own since 1.6.",
+        advice="leave the model in fp32 and use torch.autocast with torch.amp.GradScaler",
+        severity=Severity.NOTE,
+    )
 
 
 def _edits(script: Script, call: ast.Call, level: str | None) -> list[Edit]:

@@ -53,7 +53,9 @@ def unused_clip_factor(script: Script) -> Iterator[Suspicion]:
 
 def _is_factor(script: Script, value: ast.expr) -> bool:
     """``limit / (norm + eps)``, also inside min or clamp, of a norm of gradients."""
-    for node in ast.walk(value):
+    bounded = method(value) in ("clamp", "clip", "minimum") or spelled(value).startswith("min(")
+    named = [n for n in ast.walk(value) if isinstance(n, ast.Name)] if bounded else []
+    for node in (n for top in (value, *map(script.single, named)) for n in ast.walk(top)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             below = list(script.closure(node.right))
             norm = any(_is_norm(script, n) for n in below)
