@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from fp16doctor.diagnose.beside_run import SeenRun
 from fp16doctor.diagnose.script_engine import lint_script
 from fp16doctor.diagnose.script_rule import ScriptRule, all_script_rules
-from fp16doctor.pipeline.own_lines import ScriptText
+from fp16doctor.pipeline.own_lines import ScriptText, script_text
+from fp16doctor.record.own_files import own_files
+from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import TEXT_ROLE, OpSite, Phase, SourceLine
 from fp16doctor.schema.prescription import (
@@ -24,11 +26,27 @@ from fp16doctor.schema.script_finding import ScriptFinding
 
 Caution = Callable[[str, str], None]
 
+_MOST_FILES = 100  # beside the script
 _NO_STEP = -1  # it was there before the first
 _OFF_TAPE = -1
 _NOT_TRIED = "it needs an edit of the script, which was not tried"
 
 Told = tuple[tuple[Finding, ...], tuple[Prescription, ...]]
+
+
+def texts_beside(
+    script: ScriptText, lines: SourceLines, caution: Caution
+) -> tuple[ScriptText, ...]:
+    """Return the script and the files beside it that it imported; none where it has no text."""
+    if not script.text:
+        return ()
+    files = own_files(lines)
+    if len(files) > _MOST_FILES:
+        said = f"mistakes were looked for in the nearest {_MOST_FILES} of {len(files)} files"
+        caution("scripts-left-out", f"{said} that the script imported")
+    imported = (script_text(path, lines.shorten(path)) for path in files[:_MOST_FILES])
+    named = {s.name: s for s in (*imported, script)}  # the script as it was at its start
+    return tuple(named.values())
 
 
 def with_script_notes(

@@ -23,12 +23,11 @@ from fp16doctor.pipeline.context import contexts_of
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
-from fp16doctor.pipeline.script_notes import with_script_notes
+from fp16doctor.pipeline.script_notes import texts_beside, with_script_notes
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.record.originals import Originals
-from fp16doctor.record.own_files import own_files
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
@@ -247,8 +246,9 @@ class Session:
                 prescriptions, findings, self._text, self._recorder.caution
             )
             run = SeenRun(seen, findings, self._options.style)
+            texts = texts_beside(self._text, self._lines, self._recorder.caution)
             findings, prescriptions = with_script_notes(
-                run, prescriptions, self._texts(), self._recorder.caution
+                run, prescriptions, texts, self._recorder.caution
             )
         foretold = trials.outlook()
         blame, error_budget = trials.blame()
@@ -274,14 +274,6 @@ class Session:
             acceptance=CRITERIA,
             context=contexts_of(findings, self._lines.around),
         )
-
-    def _texts(self) -> tuple[ScriptText, ...]:
-        """Return the script and the files beside it that it imported; none under --no-source."""
-        if not self._text.text:
-            return ()
-        imported = (script_text(p, self._lines.shorten(p)) for p in own_files(self._lines))
-        named = {s.name: s for s in (*imported, self._text)}  # the script as it was at its start
-        return tuple(named.values())
 
     def _times(self) -> summary.Times:
         return self._started, self._examiner.elapsed, self._examiner.seconds

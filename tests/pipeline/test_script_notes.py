@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from fp16doctor.pipeline import script_notes as module
+from fp16doctor.pipeline.own_lines import ScriptText
+from fp16doctor.pipeline.script_notes import texts_beside
 from fp16doctor.pipeline.session import ScanOptions, Session
 from fp16doctor.record.script import Target, prepare
+from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.prescription import RecommendationStatus, RemedyKind, Verdict
@@ -162,3 +165,19 @@ def test_what_fails_becomes_a_caution_and_costs_no_finding(
     got = scanned(tmp_path / "train.py", HEAD + LOOP.format(steps=2) + UNUSED_FACTOR)
     assert notes(got) == []
     assert "script-not-read" in [w.slug for w in got.warnings]
+
+
+def test_of_many_files_the_nearest_are_read_and_the_rest_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [str(tmp_path / f"m{i}.py") for i in range(101)]
+    monkeypatch.setattr(module, "own_files", lambda lines: files)
+    for path in files:
+        Path(path).write_text("import torch\n")
+    said: list[str] = []
+    script = ScriptText("train.py", "import torch\n")
+    texts = texts_beside(script, SourceLines(str(tmp_path)), lambda slug, text: said.append(slug))
+    assert len(texts) == 101
+    assert texts[-1] is script
+    assert said == ["scripts-left-out"]
+    assert texts_beside(ScriptText("train.py", ""), SourceLines(str(tmp_path)), print) == ()
