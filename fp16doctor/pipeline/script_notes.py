@@ -37,16 +37,14 @@ Told = tuple[tuple[Finding, ...], tuple[Prescription, ...]]
 def texts_beside(
     script: ScriptText, lines: SourceLines, caution: Caution
 ) -> tuple[ScriptText, ...]:
-    """Return the script and the files beside it that it imported; none where it has no text."""
-    if not script.text:
-        return ()
+    """Return the script and the files beside it that it imported; of a module those alone."""
     files = own_files(lines)
     if len(files) > _MOST_FILES:
         said = f"mistakes were looked for in the nearest {_MOST_FILES} of {len(files)} files"
         caution("scripts-left-out", f"{said} that the script imported")
     imported = (script_text(path, lines.shorten(path)) for path in files[:_MOST_FILES])
     named = {s.name: s for s in (*imported, script)}  # the script as it was at its start
-    return tuple(named.values())
+    return tuple(text for text in named.values() if text.text)
 
 
 def with_script_notes(

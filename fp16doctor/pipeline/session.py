@@ -246,7 +246,8 @@ class Session:
                 prescriptions, findings, self._text, self._recorder.caution
             )
             run = SeenRun(seen, findings, self._options.style)
-            texts = texts_beside(self._text, self._lines, self._recorder.caution)
+            sources = self._options.sources
+            texts = texts_beside(self._text, self._lines, self._recorder.caution) if sources else ()
             findings, prescriptions = with_script_notes(
                 run, prescriptions, texts, self._recorder.caution
             )
