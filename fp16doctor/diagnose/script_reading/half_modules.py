@@ -40,12 +40,13 @@ def _half_class(script: Script, owner: ast.ClassDef, depth: int) -> bool:
 
 def _half_instance(script: Script, call: ast.Call, depth: int) -> bool:
     top: ast.AST = call
+    cast = None
     for above in script.tree.ancestors(call):
         if not isinstance(above, (ast.Attribute, ast.Call)) or top in getattr(above, "args", ()):
             break
-        top = above
-        if own_cast(script, above) is not None:
-            return own_cast(script, above) == FLOAT16
+        top, cast = above, own_cast(script, above) or cast
+    if cast is not None:
+        return cast == FLOAT16
     statement = script.tree.parents.get(top)
     if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
         return stored_format(script, statement.targets[0]) == FLOAT16

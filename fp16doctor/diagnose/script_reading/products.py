@@ -36,6 +36,9 @@ def factors(
             swapped = divides ^ isinstance(made.op, ast.Div)
             yield from factors(script, made.value, swapped, depth + 1)
             return
+        if isinstance(made, ast.Assign) and isinstance(made.value, ast.Name):
+            yield from factors(script, made.value, divides, depth + 1)
+            return
         if isinstance(made, ast.Assign) and isinstance(made.value, ast.BinOp):
             node = made.value
     inner = script.single(node)

@@ -111,17 +111,25 @@ def _turns(script: Script, backward: ast.Call, loss: ast.expr, loop: Loop) -> as
 
 
 def _fetches(script: Script, loss: ast.expr, loop: Loop) -> bool:
-    """Whether the loss is computed from what a call gave to several names, or ``next``."""
+    """Whether the loss is computed from what a call gave to several names, or ``next``.
+
+    The call must not depend on the turn: then the turns are steps of one sequence, and a sum.
+    """
     read = {n.id for n in script.closure(loss) if isinstance(n, ast.Name)}
+    bound = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and _is_stored(n)}
     for made in ast.walk(loop):
-        if isinstance(made, ast.Assign) and isinstance(made.value, ast.Call):
-            several = isinstance(made.targets[0], ast.Tuple) or spelled(made.value.func) == "next"
-            if (
-                several
-                and {n.id for n in ast.walk(made.targets[0]) if isinstance(n, ast.Name)} & read
-            ):
-                return True
+        if not isinstance(made, ast.Assign) or not isinstance(made.value, ast.Call):
+            continue
+        names = {n.id for n in ast.walk(made.targets[0]) if isinstance(n, ast.Name)}
+        several = isinstance(made.targets[0], ast.Tuple) or spelled(made.value.func) == "next"
+        given = {n.id for a in made.value.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+        if several and names & read and not given & bound:
+            return True
     return False
+
+
+def _is_stored(name: ast.Name) -> bool:
+    return not isinstance(name.ctx, ast.Load)
 
 
 def _steps_optimizer(script: Script, call: ast.Call) -> bool:
