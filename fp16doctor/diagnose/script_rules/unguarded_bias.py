@@ -49,11 +49,14 @@ def unguarded_bias(script: Script) -> Iterator[Suspicion]:
 
 
 def _has_one(script: Script, owner: ast.expr) -> bool:
-    """Whether the file shows all that ``owner`` is, and none of it is made without a bias."""
-    made = script.names.known(owner)
-    calls = [v for v in made if isinstance(v, ast.Call) and script.name(v)]
-    flags = (script.truth(keyword(c, "bias"), True) for c in calls)
-    return bool(made) and len(calls) == len(made) and all(flags)
+    """Whether nothing that the file shows the attribute ``owner`` to be is made without a bias.
+
+    A name that runs over all modules may be any layer of the file.
+    """
+    if not isinstance(owner, ast.Attribute):
+        return False
+    made = [v for v in script.names.values(owner) if isinstance(v, ast.Call)]
+    return all(script.truth(keyword(c, "bias"), True) is not False for c in made)
 
 
 def _made_without_bias(script: Script) -> set[str]:

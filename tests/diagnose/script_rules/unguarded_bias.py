@@ -32,6 +32,9 @@ class Net(nn.Module):
         self.head = nn.Linear(4, n) if n > 0 else nn.Identity()
         if isinstance(self.head, nn.Linear):
             self.head.bias.data.mul_(0.1)
+
+    def replace_head(self, new_head):
+        self.head = new_head
 """,
     """\
 import torch.nn as nn
