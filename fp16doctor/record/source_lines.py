@@ -81,6 +81,10 @@ class SourceLines:
         """The line is the user's own, not a library's."""
         return self._kinds.get(key[0].co_filename) == USER
 
+    def is_below_root(self, path: str) -> bool:
+        """The file is the user's own and lies below the folder of the script."""
+        return self._kind(path) == USER and os.path.realpath(path).startswith(self._root)
+
     def _learn(self, path: str) -> int:
         kind = self._kinds[path] = self._kind(path)
         return kind
