@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from fp16doctor.prescribe.edit import EDITED, diff, with_call_in_fp32, within_block
 from fp16doctor.prescribe.line_casts import line_casts
+from fp16doctor.prescribe.paste_modules import NESTED_TO, modules_in_fp32
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
@@ -18,33 +19,6 @@ from fp16doctor.schema.location import OpSite, Phase, SourceLine
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
-_TO = """\
-def to(dtype, x):  # tensors in tuples, lists and dicts too
-    if torch.is_tensor(x):
-        return x.to(dtype) if x.is_floating_point() else x
-    if isinstance(x, dict):
-        return {k: to(dtype, v) for k, v in x.items()}
-    return type(x)(to(dtype, v) for v in x) if type(x) in (tuple, list) else x
-"""
-_MODULES = """
-def in_fp32(module):
-    forward = module.float().forward
-    def wide(*args, **kwargs):
-        with torch.autocast(DEVICE, enabled=False):
-            return RESULT
-    module.forward = wide
-
-def in_own_format(module, args, kwargs):
-    return to(next(module.parameters(recurse=False)).dtype, (args, kwargs))
-
-for name in NAMES:
-    in_fp32(model.get_submodule(name))
-for module in model.modules():  # a model in 16 bits casts where it goes on
-    own = {p.dtype for p in module.parameters(recurse=False)}
-    if own & {torch.float16, torch.bfloat16}:
-        module.register_forward_pre_hook(in_own_format, with_kwargs=True)
-"""
-_RESULT = "forward(*to(torch.float32, args), **to(torch.float32, kwargs))"
 _BLOCK = """
 class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its inputs in fp32
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -70,11 +44,11 @@ def pasted(
 
     The text is Python, or a diff throughout where lines of the script are edited.
     """
-    names = _modules(targets, tape)
+    names, rules = _modules(targets, tape), tuple(map(KeepRule, targets))
     others = [_other(t, tape, outputs) for t in targets if not t.startswith("module:")]
     blocks = any(_WITH in text for text in others)
-    parts = [_TO] if names or blocks else []
-    parts += [_in_modules(names, outputs)] if names else []
+    parts = [modules_in_fp32(names, rules, tape, outputs, nests=blocks)] if names else []
+    parts += [NESTED_TO] if blocks and not names else []
     parts += [_BLOCK] if blocks else []
     casts = [f"# {c}" for c in _casts(targets, tape, outputs)]
     code = "".join(parts).rstrip("\n")
@@ -82,11 +56,6 @@ def pasted(
         code = _added(code)
     code = "\n".join(filter(None, (code, *others, *casts)))
     return code.replace("DEVICE", repr(device))
-
-
-def _in_modules(names: list[str], outputs: str | None) -> str:
-    result = f"to(torch.{outputs}, {_RESULT})" if outputs else _RESULT
-    return _MODULES.replace("NAMES", repr(names)).replace("RESULT", result)
 
 
 def _added(code: str) -> str:

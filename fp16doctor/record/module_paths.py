@@ -21,6 +21,7 @@ from torch.nn.modules.module import (
 )
 
 from fp16doctor.record import own
+from fp16doctor.record.call_forms import CallForms
 from fp16doctor.record.threads import WatchedThread
 
 _CALL = nn.Module._call_impl.__code__
@@ -55,6 +56,7 @@ class ModulePaths:
         guarded: Callable[..., Any] = lambda action, *args: action(*args),
     ) -> None:
         self.stack: list[ModuleEntry] = []
+        self.forms = CallForms()
         self._running: list[nn.Module] = []
         self._on_root, self._on_output, self._guarded = on_root, on_output, guarded
         self._pinned: set[int] = set()  # roots that the script has named itself
@@ -182,6 +184,7 @@ class ModulePaths:
                 self.stack.pop()
         running.pop()
         entry = self.stack.pop()
+        self.forms.note(entry, args, output, sys._getframe(1))
         if self._on_output is not None:
             self._on_output(entry, module, output)
 
