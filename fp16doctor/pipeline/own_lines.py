@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,8 @@ _RAISED = "script-raised"
 # Faults of the recipe, wherever they show. Any other belongs to its own op: the diff of another
 # line would cure another fault.
 _OF_THE_RECIPE = (Fault.MISUSE, Fault.LOSS_SCALE, Fault.LOST_UPDATE)
+
+_NO_SCALER = "fp16-without-scaler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +82,32 @@ def with_own_lines(
 
 
 def _lacks_change(cure: Prescription) -> bool:
-    return cure.remedy.kind is RemedyKind.CODE_FIX and not cure.remedy.change
+    """A change of code without one, or a GradScaler in no more than its own words."""
+    remedy = cure.remedy
+    if remedy.kind is RemedyKind.LOSS_SCALE:
+        return isinstance(remedy.value, dict) and remedy.change.startswith("scaler = ")
+    return remedy.kind is RemedyKind.CODE_FIX and not remedy.change
 
 
 def _with_diff(cure: Prescription, findings: Sequence[Finding], reading: _Reading) -> Prescription:
     if not _lacks_change(cure):
         return cure
-    fixes = (reading.fix(findings[i]) for i in cure.treats)
+    of_scaler = cure.remedy.kind is RemedyKind.LOSS_SCALE
+    fixes = (reading.fix(findings[i], *([_NO_SCALER] if of_scaler else [])) for i in cure.treats)
     change = next((fix for fix in fixes if fix), "")
+    if of_scaler and change:
+        change = _from(change, cure.remedy.value["recommended"])
     return replace(cure, remedy=replace(cure.remedy, change=change)) if change else cure
+
+
+def _from(change: str, scale: float) -> str:
+    """Return the diff of a GradScaler that starts at the scale; "" where it makes no single one."""
+    made = re.findall(r"GradScaler\([^()]*\)", change)
+    if len(made) != 1 or "init_scale" in made[0]:
+        return ""
+    given = made[0][:-1]
+    comma = "" if given.endswith("(") else ", "
+    return change.replace(made[0], f"{given}{comma}init_scale={scale:.1f})")
 
 
 class _Reading:
@@ -99,10 +119,14 @@ class _Reading:
         self._same = {rule.code: rule.same_as for rule in all_script_rules()}
         self._statements = _statements(script.text) if found else []
 
-    def fix(self, finding: Finding) -> str:
-        """Return the diff that cures a finding, "" where the text does not tell it."""
+    def fix(self, finding: Finding, *only: str) -> str:
+        """Return the diff that cures a finding, "" where the text does not tell it.
+
+        ``only``: of the script rules with these names, where there are any.
+        """
         names = [finding.name, *(self._names.get(code, "") for code in finding.subsumes)]
-        return next((fix for name in names if (fix := self._named(name, finding))), "")
+        wanted = (name for name in names if not only or name in only)
+        return next((fix for name in wanted if (fix := self._named(name, finding))), "")
 
     def _named(self, name: str, finding: Finding) -> str:
         raised = name == _RAISED

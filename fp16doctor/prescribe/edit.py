@@ -84,6 +84,37 @@ def with_call_in_fp32(text: str, name: str, back: str = "") -> str | None:
     return (raw[:end] + back.encode() + raw[end:]).decode()
 
 
+def with_call_renamed(text: str, name: str, new: str) -> tuple[str, str] | None:
+    """Return a line whose only call of ``name`` has the name ``new``, and that call as it is then.
+
+    None where it is no call of torch's or of a tensor's method.
+    """
+    call = _only_call(text, name)
+    if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != name:
+        return None
+    owner = ast.get_source_segment(text, call.func.value)
+    renamed = _spliced(text, call.func, f"{owner}.{new}")
+    (there,) = (c for c in _nodes(renamed) if isinstance(c, ast.Call) and _called(c) == new)
+    return renamed, ast.get_source_segment(renamed, there) or ""
+
+
+def without_call(text: str, name: str) -> str | None:
+    """Return a line with what the only call of ``name`` is made on in the call's place."""
+    call = _only_call(text, name)
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return None
+    is_function = _root(call.func.value) in _NAMESPACES
+    if len(call.args) != is_function or call.keywords:
+        return None
+    inner = call.args[0] if is_function else call.func.value
+    return _spliced(text, call, ast.get_source_segment(text, inner) or "")
+
+
+def _only_call(text: str, name: str) -> ast.Call | None:
+    calls = [n for n in _nodes(text) if isinstance(n, ast.Call) and _called(n) == name]
+    return calls[0] if len(calls) == 1 else None
+
+
 def diff(line: SourceLine, new: str | None) -> str:
     """Return the change of a line as a diff, "" where one of both is not known."""
     if line.text is None or new is None:

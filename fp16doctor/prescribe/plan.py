@@ -25,6 +25,7 @@ from fp16doctor.prescribe.treatable import (
     is_refusal,
     rises,
 )
+from fp16doctor.prescribe.twins import without_twins
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import (
@@ -86,7 +87,7 @@ def plan(
     if answer.status is _PRESCRIBED:
         beside = note(case, [found[i] for i in answer.prescriptions])
         answer = replace(answer, sentence=answer.sentence + beside)
-    return found, answer
+    return without_twins(found, answer)
 
 
 def _joint(

@@ -138,8 +138,10 @@ def test_no_finding_needs_nothing() -> None:
     )
 
 
-def prescription(kind: RemedyKind, value: object = None, flops: float = 0.0, error: float = 0.0):  # type: ignore[no-untyped-def]
-    proof = Verification(Verdict.VERIFIED, after={"gradient error": error})
+def prescription(  # type: ignore[no-untyped-def]
+    kind: RemedyKind, value: object = None, flops: float = 0.0, error: float = 0.0, reason: str = ""
+):
+    proof = Verification(Verdict.VERIFIED, reason, after={"gradient error": error})
     return Prescription(Remedy(kind, "t", value=value, cost={"flops_share": flops}), (0,), proof)
 
 
@@ -147,8 +149,10 @@ def test_order() -> None:
     ranked = [
         prescription(RemedyKind.STORAGE),
         prescription(RemedyKind.LOSS_SCALE),
+        prescription(RemedyKind.CODE_FIX),
         prescription(RemedyKind.FP32_KEEP, flops=0.01),
         prescription(RemedyKind.FP32_KEEP, flops=0.2),
+        prescription(RemedyKind.CODE_FIX, reason="judged against fp32 with the same constants"),
         prescription(RemedyKind.DTYPE, "bf16"),
         prescription(RemedyKind.FP32_KEEP, flops=0.4),
         prescription(RemedyKind.DTYPE, "fp32"),
