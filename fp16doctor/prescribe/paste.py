@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from fp16doctor.prescribe.edit import EDITED, diff, with_call_in_fp32, within_block
 from fp16doctor.prescribe.line_casts import line_casts
+from fp16doctor.prescribe.line_float import line_in_fp32
 from fp16doctor.prescribe.paste_modules import NESTED_TO, modules_in_fp32
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
-from fp16doctor.schema.location import OpSite, Phase, SourceLine
+from fp16doctor.schema.location import Phase, SourceLine
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
@@ -89,6 +90,8 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
             back = f".to(torch.{outputs})" if outputs else ""
             edited = diff(line, _call_edited(rule, line.text, tape, back))
         if not edited and rule.kind == "line":
+            edited = diff(line, line_in_fp32(line.text, _covered(rule, tape), tape, back))
+        if not edited and rule.kind == "line":
             back = f"to(torch.{outputs}, " if outputs else ""
             edited = diff(line, within_block(line.text, _WITH, back))
     result = f"; .to(torch.{outputs}) on what it hands on" if outputs else ""
@@ -97,7 +100,7 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
 
 def _call_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None:
     """The only op with its input in fp32; None where autocast would cast that back."""
-    ops = {s.op for s in _covered(rule, tape)}
+    ops = {c.op for c in _covered(rule, tape)}
     if len(ops) != 1 or any(map(takes_lower_precision, ops)):
         return None
     return with_call_in_fp32(text, base(ops.pop()).strip("_"), back)
@@ -105,15 +108,15 @@ def _call_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None
 
 def _only_line(rule: KeepRule, tape: Tape | None) -> SourceLine | None:
     """The one line of the script that a rule covers, None where there are several."""
-    sites = _covered(rule, tape) if tape is not None else ()
-    lines = {s.caller or s.source for s in sites}
+    calls = _covered(rule, tape) if tape is not None else ()
+    lines = {c.site.caller or c.site.source for c in calls}
     return lines.pop() if len(lines) == 1 else None
 
 
-def _covered(rule: KeepRule, tape: Tape) -> tuple[OpSite, ...]:
+def _covered(rule: KeepRule, tape: Tape) -> tuple[OpCall, ...]:
     """What a rule moves to fp32 in front of backward; casts are the format's own."""
     calls = (c for c in tape.ops if c.site.phase in _BEFORE and base(c.op) != "_to_copy")
-    return tuple(c.site for c in calls if covers(rule, c.site) and _in_half(c))
+    return tuple(c for c in calls if covers(rule, c.site) and _in_half(c))
 
 
 def _in_half(call: OpCall) -> bool:

@@ -75,7 +75,7 @@ def _remedy(pair: SoftmaxThenLog) -> Remedy:
 
 
 def _change(pair: SoftmaxThenLog) -> tuple[str, str]:
-    """Return the edited lines as a diff, and the new call; both "" where a line tells too little."""
+    """Return the edited lines as a diff, and the new call; both "" where a line has no edit."""
     made = _line(pair.softmax)
     renamed = with_call_renamed(made.text or "", "softmax", "log_softmax") if made else None
     if made is None or renamed is None:
