@@ -18,6 +18,7 @@ from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
+from fp16doctor.pipeline.applicable import applicable
 from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.context import contexts_of
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
@@ -251,6 +252,7 @@ class Session:
             findings, prescriptions = with_script_notes(
                 run, prescriptions, texts, self._recorder.caution
             )
+            prescriptions = applicable(prescriptions, self._text, script_root(self._script))
         foretold = trials.outlook()
         blame, error_budget = trials.blame()
         trials.say_what_is_left(self._options.budget_s)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from fp16doctor.prescribe.edit import LATER, called, is_function_of_torch, is_torchs, nodes, spliced
+from fp16doctor.prescribe.edit import called, is_function_of_torch, is_torchs, nodes, spliced
 from fp16doctor.replay.bare_products import HALF
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
@@ -131,8 +131,6 @@ def _all_wide(calls: Sequence[OpCall], wide: set[int]) -> bool:
 def _statement_in_fp32(text: str, names: set[str]) -> str | None:
     """Return the line with ``.float()`` on the names; what writes in place makes a new tensor."""
     tree = nodes(text)
-    if not tree or any(isinstance(n, LATER) for n in tree):
-        return None
     for node in tree:
         if isinstance(node, ast.AugAssign) and _name(node.target) in names:
             return _assigned(text, node, names)

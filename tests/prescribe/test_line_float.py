@@ -57,7 +57,8 @@ LINES = {
     "h.mul_(h.detach().exp())": "h = h.float().mul(h.float().detach().exp())",
     "h.mul_(h.exp()).div_(2)": None,
     "h[0] *= 2": None,
-    "h = (lambda a: a * a)(h)": None,
+    "h = (lambda a: a * a)(h)": "h = (lambda a: a.float() * a.float())(h)",
+    "if h.dim() > 1: h = h.exp() * h": "if h.dim() > 1: h = h.float().exp() * h.float()",
     "h = self.inp(h[..., :4] * h[..., 4:])": None,
     "h = torch.relu(self.inp.weight).sum() * torch.exp(h)":
     "h = torch.relu(self.inp.weight).sum() * torch.exp(h.float())",
