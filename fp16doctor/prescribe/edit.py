@@ -129,6 +129,14 @@ def diff(line: SourceLine, new: str | None) -> str:
     return f"# {line.file}:{line.line}\n- {line.text}\n+ {new}"
 
 
+def is_edit(change: str) -> bool:
+    """Tell whether a change is nothing but the script's own lines in a new form."""
+    lines = change.splitlines()
+    starts = [line[:2] for line in lines]
+    told = starts.count("- ")
+    return 0 < told == starts.count("# ") and not change.startswith("# above")
+
+
 def nodes(text: str) -> list[ast.AST]:
     """Return the nodes of a line, the module first; a line that opens a block has an empty one."""
     tree = _parsed(text) or _parsed(text + _BLOCK)

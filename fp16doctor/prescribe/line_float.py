@@ -24,6 +24,7 @@ _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Div: ("div", "/"),
     ast.Pow: ("pow", "**"),
 }
+_SHAPE = ("shape", "ndim", "device", "dim", "size", "numel", "stride")  # the same in any format
 _BRANCHES = (ast.IfExp, ast.BoolOp, ast.comprehension)
 _SAME = {"square": "pow", "multiply": "mul", "divide": "div", "subtract": "sub"}
 
@@ -169,6 +170,7 @@ def _floated(text: str, names: set[str]) -> str | None:
     tree = nodes(text)
     hidden = {id(n) for call in tree if not is_torchs(call) for n in _arguments(call)}
     hidden |= {id(n) for s in tree if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
+    hidden |= {id(a.value) for a in tree if isinstance(a, ast.Attribute) and a.attr in _SHAPE}
     places = [
         n
         for n in tree

@@ -15,6 +15,7 @@ from fp16doctor.prescribe.notes import note
 from fp16doctor.prescribe.paste_forms import with_forms
 from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remaining import faults_of
+from fp16doctor.prescribe.ranking import Rank, rank
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.treatable import (
     OF_PRECISION,
@@ -105,7 +106,7 @@ def _joint(
     treated = {i for p in chosen for i in p.treats}
     before, (leading, first) = len(found), next(iter(demanding(case.findings)))
 
-    def last_of(parts: Sequence[Prescription]) -> tuple[int, tuple[int, bool, float, float]]:
+    def last_of(parts: Sequence[Prescription]) -> tuple[int, Rank]:
         return max((_behind(p, first), rank(p)) for p in parts)
 
     for group in groups:

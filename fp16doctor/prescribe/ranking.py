@@ -5,13 +5,20 @@ Must not know findings.
 
 from __future__ import annotations
 
+from fp16doctor.prescribe.edit import is_edit
 from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
 from fp16doctor.prescribe.stored import REALISED, REALISED_FRACTION
 from fp16doctor.schema.prescription import Prescription, RemedyKind
 
+MODEST_FLOPS = 0.05  # up to this share of the work two keep-lists cost the same
 
-def rank(prescription: Prescription) -> tuple[int, bool, float, float]:
+Rank = tuple[int, bool, bool, float, float]
+
+
+def rank(prescription: Prescription) -> Rank:
     """Cheapest first; what needs no cast by hand in front of what does; then by gradient error.
+
+    Of two keep-lists that cost little, the one that is an edit of the script's own lines is preferred.
 
     An edit of the faulty line costs nothing and comes before another format; one that computes
     something else (its proof is bound to that) behind a keep-list, which does not.
@@ -27,7 +34,8 @@ def rank(prescription: Prescription) -> tuple[int, bool, float, float]:
         RemedyKind.DTYPE: _dtype(prescription),
         RemedyKind.FIXUP_INIT: 7,
     }
-    return order[remedy.kind], bool(remedy.casts), flops, error
+    edit = remedy.kind is not RemedyKind.FP32_KEEP or is_edit(remedy.change)
+    return order[remedy.kind], bool(remedy.casts), not edit or flops > MODEST_FLOPS, flops, error
 
 
 def _dtype(prescription: Prescription) -> int:

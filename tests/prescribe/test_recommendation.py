@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -158,6 +159,18 @@ def test_order() -> None:
         prescription(RemedyKind.DTYPE, "fp32"),
     ]
     assert sorted({rank(p): p for p in ranked[::-1]}) == [*map(rank, ranked)]
+
+
+def test_of_two_cheap_lists_the_edit_of_a_line_comes_first() -> None:
+    def keep(change: str, flops: float) -> Prescription:
+        found: Prescription = prescription(RemedyKind.FP32_KEEP, flops=flops)
+        return replace(found, remedy=replace(found.remedy, change=change))
+
+    edit = keep("# a.py:3\n- y = x\n+ y = x.float()", 0.02)
+    for other in ("module = model.get_submodule('a')", "# a.py:3: call .float() on its inputs",
+                  "# above the function\n+ def to(): ...\n# a.py:3\n- y\n+ z"):  # fmt: skip
+        assert rank(edit) < rank(keep(other, 0.01))
+    assert rank(keep("# a.py:3\n- y = x\n+ y = x.float()", 0.4)) > rank(keep("a", 0.01))
 
 
 @pytest.mark.parametrize("code", ["FD101", "FD104", "FD201", "FD202", "FD301", "FD401", "FD999"])
