@@ -18,7 +18,7 @@ Rank = tuple[int, bool, bool, float, float]
 def rank(prescription: Prescription) -> Rank:
     """Cheapest first; what needs no cast by hand in front of what does; then by gradient error.
 
-    Of two keep-lists that cost little, the one that is an edit of the script's own lines is preferred.
+    Of two keep-lists that cost little, an edit of the script's own lines is preferred to code.
 
     An edit of the faulty line costs nothing and comes before another format; one that computes
     something else (its proof is bound to that) behind a keep-list, which does not.
