@@ -37,12 +37,12 @@ class Trials:
     def plan(self, refused: Tape | None) -> tuple[tuple[Prescription, ...], Recommendation]:
         """Return the prescriptions and the answer; untried ones where the trials failed."""
         lost = any(step.lost for step in self._seen.recording.steps)
-        updates = self._seen.updates
+        updates, run = self._seen.updates, self._seen.recording.run
         try:
-            return plan(self._findings, self._bench, updates, lost=lost, refused=refused)
+            return plan(self._findings, self._bench, updates, lost=lost, refused=refused, run=run)
         except Exception as error:  # noqa: BLE001 - the findings must not be lost with the cures
             self._failed("trials-failed", "cures could not be tried", error)
-            return plan(self._findings, None, updates, lost=lost)
+            return plan(self._findings, None, updates, lost=lost, run=run)
 
     def outlook(self) -> dict[str, FormatOutlook]:
         """Return what other formats would do to the run."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from fp16doctor.prescribe.edit import EDITED, diff, with_call_in_fp32, within_block
 from fp16doctor.prescribe.line_casts import line_casts
 from fp16doctor.prescribe.line_float import line_in_fp32
-from fp16doctor.prescribe.paste_modules import NESTED_TO, modules_in_fp32
+from fp16doctor.prescribe.paste_modules import NESTED_TO, Known, modules_in_fp32
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
@@ -35,20 +35,27 @@ _BEFORE = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
 
 
 def pasted(
-    targets: tuple[str, ...], device: str, tape: Tape | None = None, outputs: str | None = None
+    targets: tuple[str, ...],
+    device: str,
+    tape: Tape | None = None,
+    outputs: str | None = None,
+    *,
+    stores_half: bool = True,
 ) -> str:
     """Return the code that keeps ``targets`` in fp32.
 
     It expects ``torch`` and ``model`` in place; ``device`` is "cpu" or "cuda". The script's lines
     are taken from ``tape``; where they are not known, a comment says what to do. ``outputs`` is
-    the torch name of the format that kept modules return, None for fp32.
+    the torch name of the format that kept modules return, None for fp32. ``stores_half``: without
+    a tape, whether parameters may be stored in 16 bits.
 
     The text is Python, or a diff throughout where lines of the script are edited.
     """
     names, rules = _modules(targets, tape), tuple(map(KeepRule, targets))
+    known = Known(tape, outputs, stores_half=stores_half)
     others = [_other(t, tape, outputs) for t in targets if not t.startswith("module:")]
     blocks = any(_WITH in text for text in others)
-    parts = [modules_in_fp32(names, rules, tape, outputs, nests=blocks)] if names else []
+    parts = [modules_in_fp32(names, rules, known, nests=blocks)] if names else []
     parts += [NESTED_TO] if blocks and not names else []
     parts += [_BLOCK] if blocks else []
     casts = [f"# {c}" for c in _casts(targets, tape, outputs)]

@@ -86,21 +86,24 @@ class _Facts:
     dtype: str = ""  # of these
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the code is made for."""
+
+    tape: Tape | None
+    outputs: str | None = None  # torch name of the format that the modules return, None for fp32
+    stores_half: bool = True  # without a tape: parameters may be stored in 16 bits
+
+
 def modules_in_fp32(
-    names: list[str],
-    rules: tuple[KeepRule, ...],
-    tape: Tape | None,
-    outputs: str | None,
-    *,
-    nests: bool,
+    names: list[str], rules: tuple[KeepRule, ...], known: Known, *, nests: bool
 ) -> str:
     """Return the code that keeps the named modules of ``model`` in fp32; DEVICE is left in it.
 
-    ``rules`` is the whole list, lines and ops too. ``outputs`` is the torch name of the format
-    that the modules return, None for fp32. ``nests``: code behind it calls ``to(dtype, x)`` for
-    nests of tensors.
+    ``rules`` is the whole list, lines and ops too. ``nests``: code behind it calls
+    ``to(dtype, x)`` for nests of tensors.
     """
-    facts = _facts(names, rules, tape, outputs)
+    facts, outputs = _facts(names, rules, known), known.outputs
     arguments, result = _CALLS[facts.takes]
     if outputs:
         narrow = f"{result}.to(torch.{outputs})"
@@ -132,11 +135,11 @@ def _helper(code: str, walks: bool) -> str:
     return f"{_FLAT_TO}\n" if " to(" in code or "(to(" in code else ""
 
 
-def _facts(
-    names: list[str], rules: tuple[KeepRule, ...], tape: Tape | None, outputs: str | None
-) -> _Facts:
+def _facts(names: list[str], rules: tuple[KeepRule, ...], known: Known) -> _Facts:
+    tape, outputs = known.tape, known.outputs
     if tape is None:
-        return _Facts("nest", "nest", True, None if outputs is None else ())
+        casts = None if known.stores_half and outputs is None else ()
+        return _Facts("nest", "nest", known.stores_half, casts)
     forms = [tape.calls.get(n, _NEST) for n in names]
     half = _stored_half(tape)
     own = any(_belongs(n, names) for n in half)

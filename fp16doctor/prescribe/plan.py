@@ -36,6 +36,7 @@ from fp16doctor.schema.prescription import (
     RemedyKind,
     Verdict,
 )
+from fp16doctor.schema.recording import RunInfo
 from fp16doctor.schema.tape import Tape
 
 _PRESCRIBED = RecommendationStatus.PRESCRIBED
@@ -49,11 +50,13 @@ def plan(
     *,
     lost: bool = False,
     refused: Tape | None = None,
+    run: RunInfo | None = None,
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
     """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence.
 
     ``lost``: a step was taken on a non-finite loss, so that something is needed in any case.
-    ``refused``: the step up to a call that raised and ended the script.
+    ``refused``: the step up to a call that raised and ended the script. ``run``: what is known
+    where no step was kept.
     """
     leading = next((finding for _, finding in demanding(findings)), None)
     if leading is None and lost:
@@ -68,6 +71,7 @@ def plan(
     if bench is not None:
         bench.faults = faults_of(findings)
     case = Case(tuple(findings), bench, updates, refused)
+    case = Case(tuple(findings), bench, updates, refused, run)
     found = tuple(map(with_forms, prescriptions(case)))
     if leading.name in _LOGIC:
         return found, Recommendation(

@@ -9,12 +9,16 @@ import pytest
 import torch
 from curing import AUTOCAST, PURE, Job, far
 from deep import Deep, classified
+from making import event, observed, plain, trace
 from torch import Tensor, nn
 
+from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.prescribe.paste import pasted
+from fp16doctor.prescribe.plan import plan
 from fp16doctor.replay.bare_products import casting_modules
 from fp16doctor.replay.trial import run_trial
 from fp16doctor.schema.policy import KeepRule, PrecisionPolicy
+from fp16doctor.schema.recording import Outcome, OutcomeKind, RunInfo
 from fp16doctor.schema.tape import Tape
 
 
@@ -163,3 +167,33 @@ def test_of_two_models_with_one_name_the_wider_form_counts() -> None:
 
     (tape,) = Job(lambda: nn.Sequential(nn.Linear(4, 4)), loss).tapes()
     assert tape.calls["0"].takes == "nest"
+
+
+# -- where no step was kept ------------------------------------------------------------------------
+
+
+def run_of(device: str, *stored: str) -> RunInfo:
+    outcome = Outcome(OutcomeKind.FINISHED)
+    parameters = tuple((name, 9) for name in stored)
+    return RunInfo("t.py", (), outcome, "", "", "", device, "", 0.0, parameters_by_dtype=parameters)
+
+
+@pytest.mark.parametrize(
+    ("run", "device"),
+    [
+        (run_of("cpu", "float32"), "cpu"),
+        (run_of("cpu, simulating cuda", "float32"), "cuda"),
+        (run_of("cuda:0", "float16"), "cuda"),
+        (None, "cuda"),
+    ],
+)
+def test_the_run_tells_the_device_and_what_is_stored(run: RunInfo | None, device: str) -> None:
+    findings = diagnose(observed(trace(event(module_path="head")), steps=plain(1)))[0]
+    found, _ = plan(findings, None, run=run)
+    changes = [p.remedy.change for p in found if p.remedy.change]
+    assert changes
+    assert all(f"autocast({device!r}" in c for c in changes)
+    (code,) = [c for c in changes if "get_submodule" in c]
+    stores_half = run is None or "float16" in dict(run.parameters_by_dtype)
+    assert ("in_own_format" in code) is stores_half
+    assert ("module.float()" in code) is stores_half
