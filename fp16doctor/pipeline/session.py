@@ -25,6 +25,7 @@ from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
 from fp16doctor.pipeline.script_notes import texts_beside, with_script_notes
+from fp16doctor.pipeline.own_names import with_own_names
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
@@ -253,6 +254,9 @@ class Session:
                 run, prescriptions, texts, self._recorder.caution
             )
             prescriptions = applicable(prescriptions, self._text, script_root(self._script))
+            prescriptions, findings, recommendation = with_own_names(
+                prescriptions, findings, recommendation
+            )
         foretold = trials.outlook()
         blame, error_budget = trials.blame()
         trials.say_what_is_left(self._options.budget_s)

@@ -16,7 +16,7 @@ from fp16doctor.schema.prescription import Prescription, Recommendation, RemedyK
 _SAME = {
     RemedyKind.CODE_FIX: "",
     RemedyKind.LOSS_SCALE: r"scale the loss|use a GradScaler",
-    RemedyKind.FP32_KEEP: r"(compute|divide|take|sum|cast|run|keep)\b[^,;]* in fp32",
+    RemedyKind.FP32_KEEP: r"(compute|accumulate|divide|take|sum|cast|run|keep)\b[^,;]* in fp32",
     RemedyKind.STORAGE: r".*\bfp32\b",
 }
 
