@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log2
+from typing import Any
 
 import pytest
 import torch
@@ -99,11 +100,14 @@ def test_the_pasted_code_scales_as_the_trial_did(form: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with torch.autocast("cpu", torch.float16, enabled=form == AUTOCAST):
         loss = job.loss(model, job.cast)
-    exec(cure.remedy.change, {"model": model, "optimizer": optimizer, "loss": loss, "torch": torch})
+    names: dict[str, Any] = {"model": model, "optimizer": optimizer, "loss": loss, "torch": torch}
+    exec(cure.remedy.change, names)
     wanted = job.but(scale=best).real().gradients
-    for name, parameter in model.named_parameters():
+    trained = names.get("masters") or list(model.parameters())
+    for meant, parameter in zip(wanted.values(), trained, strict=True):
         assert parameter.grad is not None
-        assert torch.equal(parameter.grad, (wanted[name].to(parameter.dtype) / best))
+        assert torch.equal(parameter.grad, meant / best)
+        assert bool(parameter.grad.any())
 
 
 def test_without_time_the_scale_with_most_room_of_those_tried_is_told() -> None:

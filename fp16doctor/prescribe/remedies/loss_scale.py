@@ -33,10 +33,17 @@ _SCALER = """\
 scaler = torch.amp.GradScaler({device}, init_scale={scale})
 scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"""
 _BY_HAND = """\
+# once; the optimizer is made of these: divided in 16 bits, the gradients would be lost again
+masters = [p.detach().float() for p in model.parameters()]
+# in each step
 ({scale} * loss).backward()
-for parameter in model.parameters():
-    if parameter.grad is not None:
-        parameter.grad /= {scale}"""
+for p, master in zip(model.parameters(), masters):
+    master.grad = None if p.grad is None else p.grad.float() / {scale}
+    p.grad = None
+optimizer.step()
+with torch.no_grad():
+    for p, master in zip(model.parameters(), masters):
+        p.copy_(master)"""
 CODES = frozenset({"FD104", "FD201", "FD401"})
 
 
@@ -93,7 +100,7 @@ def _title(best: float, window: str, *, has_scaler: bool, by_hand: bool) -> str:
     if by_hand:
         return (
             f"multiply the loss by {_power(best)} before backward and divide the gradients by it "
-            f"afterwards ({window})"
+            f"in fp32 afterwards ({window})"
         )
     first = f"its default; {window}" if best == USUAL else window
     if has_scaler:
