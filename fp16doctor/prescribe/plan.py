@@ -13,9 +13,8 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.joint import joint_cures
 from fp16doctor.prescribe.notes import note
 from fp16doctor.prescribe.paste_forms import with_forms
-from fp16doctor.prescribe.ranking import rank
-from fp16doctor.prescribe.remaining import faults_of
 from fp16doctor.prescribe.ranking import Rank, rank
+from fp16doctor.prescribe.remaining import faults_of
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.treatable import (
     OF_PRECISION,
@@ -70,7 +69,6 @@ def plan(
         )
     if bench is not None:
         bench.faults = faults_of(findings)
-    case = Case(tuple(findings), bench, updates, refused)
     case = Case(tuple(findings), bench, updates, refused, run)
     found = tuple(map(with_forms, prescriptions(case)))
     if leading.name in _LOGIC:

@@ -27,7 +27,6 @@ class Edit:
 
 
 _NONE = Edit(0, 0, ())  # the change cannot be told in lines; so cannot any diff that it is part of
-    lines: tuple[str, ...] | None  # None: no edit says it, and the change has no diff
 
 
 def indent_of(lines: list[str], number: int) -> str:
@@ -40,8 +39,6 @@ def insert_before(lines: list[str], statement: ast.stmt, *texts: str) -> Edit:
     """New lines in front of a statement, at its indent."""
     if not _begins_line(lines, statement):
         return _NONE
-    if not _is_alone(lines, statement):
-        return _on_the_line(lines, statement, *texts, _own(lines, statement))
     return Edit(statement.lineno, statement.lineno - 1, _indented(lines, statement, texts))
 
 
@@ -49,8 +46,6 @@ def insert_after(lines: list[str], statement: ast.stmt, *texts: str) -> Edit:
     """New lines behind a statement, at its indent."""
     if not _has_own_lines(lines, statement):
         return _NONE
-    if not _is_alone(lines, statement):
-        return _on_the_line(lines, statement, _own(lines, statement), *texts)
     end = statement.end_lineno or statement.lineno
     return Edit(end + 1, end, _indented(lines, statement, texts))
 
@@ -80,17 +75,12 @@ def remove(lines: list[str], statement: ast.stmt) -> Edit:
         return _NONE
     indent = indent_of(lines, statement.lineno)
     return Edit(statement.lineno, statement.end_lineno or statement.lineno, (), indent)
-    if not _is_alone(lines, statement):
-        return _on_the_line(lines, statement)
-    return Edit(statement.lineno, statement.end_lineno or statement.lineno, ())
 
 
 def replace_statement(lines: list[str], statement: ast.stmt, *texts: str) -> Edit:
     """Other lines in place of a statement, at its indent."""
     if not _has_own_lines(lines, statement):
         return _NONE
-    if not _is_alone(lines, statement):
-        return _on_the_line(lines, statement, *texts)
     end = statement.end_lineno or statement.lineno
     return Edit(statement.lineno, end, _indented(lines, statement, texts))
 
@@ -115,35 +105,6 @@ def replace_call(
 def is_alone(statement: ast.stmt, call: ast.expr) -> bool:
     """Whether the statement is the call and nothing else."""
     return isinstance(statement, ast.Expr) and statement.value is call
-def _around(lines: list[str], statement: ast.stmt) -> tuple[str, str]:
-    """What stands on a statement's lines in front of it and behind it; columns count bytes."""
-    first = lines[statement.lineno - 1].encode()
-    last = lines[(statement.end_lineno or statement.lineno) - 1].encode()
-    return first[: statement.col_offset].decode(), last[statement.end_col_offset or 0 :].decode()
-
-
-def _is_alone(lines: list[str], statement: ast.stmt) -> bool:
-    """Tell whether the lines of a statement hold no other: ``a = 1; b = 2``, ``if x: y()``."""
-    head, tail = _around(lines, statement)
-    return not head.strip() and (not tail.strip() or tail.strip().startswith("#"))
-
-
-def _own(lines: list[str], statement: ast.stmt) -> str:
-    return ast.get_source_segment("\n".join(lines), statement) or ""
-
-
-def _on_the_line(lines: list[str], statement: ast.stmt, *texts: str) -> Edit:
-    """Simple statements in place of one that shares its line, between semicolons."""
-    first, last = statement.lineno, statement.end_lineno or statement.lineno
-    if any("\n" in text or text.endswith(":") or text.startswith(" ") for text in texts):
-        return Edit(first, last, None)
-    head, tail = _around(lines, statement)
-    if texts:
-        return Edit(first, last, (f"{head}{'; '.join(texts)}{tail}",))
-    if tail.lstrip().startswith(";"):
-        return Edit(first, last, (head + tail.lstrip()[1:].lstrip(),))
-    shorter = head.rstrip().removesuffix(";")
-    return Edit(first, last, (f"{shorter if shorter != head.rstrip() else head + 'pass'}{tail}",))
 
 
 def swap(lines: list[str], *pairs: tuple[ast.expr, str]) -> list[Edit]:
@@ -191,7 +152,6 @@ def diff(path: str, lines: list[str], edits: Iterable[Edit]) -> str:
     """The edits as a unified diff that ``git apply`` and ``patch -p1`` take.
 
     Empty where two of the edits overlap, or what they leave is no Python.
-    Empty where two of the edits overlap, or one cannot be said.
 
     Args:
         path: the file's name, the one that the diff carries.
@@ -205,13 +165,6 @@ def diff(path: str, lines: list[str], edits: Iterable[Edit]) -> str:
     changed = next((c for way in (ordered, filled) if (c := _applied(lines, way))), None)
     if changed is None:
         return ""
-    changed, at = [], 1
-    for edit in ordered:
-        if edit.first < at or edit.lines is None:
-            return ""
-        changed += [*lines[at - 1 : edit.first - 1], *edit.lines]
-        at = max(edit.last, edit.first - 1) + 1
-    changed += lines[at - 1 :]
     names = (_header("a/", path), _header("b/", path))
     found = difflib.unified_diff(_ended(lines), _ended(changed), *names, n=_CONTEXT)
     return "".join(line if line.endswith("\n") else line + _NO_NEWLINE for line in found)
