@@ -5,6 +5,7 @@ Must not know how tapes are written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,24 @@ class StepBook:
                 continue
             if found is not None:
                 self.marks.gradients[found] = number
+
+    def taken(self, recorder: Recorder, parameters: Iterable[Any]) -> None:
+        """Note the gradients that an optimizer is about to step on.
+
+        A parameter whose forward ran in an earlier step, a generator's behind its critic's update,
+        is not on the tape before the optimizer reads it: backward read a saved copy.
+        """
+        roll = recorder.roll
+        for parameter in parameters:
+            gradient: Any = getattr(parameter, "grad", None)
+            try:
+                found = roll.ids.get(gradient.untyped_storage()._cdata)
+                if found is None or found in self.marks.gradients:
+                    continue
+                roll.touch(parameter)
+                self.marks.gradients[found] = roll.ids[parameter.untyped_storage()._cdata]
+            except (AttributeError, KeyError, NotImplementedError, RuntimeError):
+                continue
 
     def finish(self, recorder: Recorder) -> None:
         """Read the step's few numbers from the device, with the flags, in one go."""

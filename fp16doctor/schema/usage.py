@@ -10,6 +10,8 @@ from enum import Enum
 
 from fp16doctor.schema.location import OpSite
 
+CLIPPED = "clipped"  # detail of NEVER_UNSCALED: the gradients were clipped with the scale on
+
 
 class UsageKind(str, Enum):
     """What was seen."""

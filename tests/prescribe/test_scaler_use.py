@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -348,3 +348,45 @@ def test_other_exceptions_are_not_the_scalers() -> None:
     tape = Training(stepped).tape()
     assert list(refused(Case((raised_by_scaler(),), Bench((tape,), 60)))) == []
     assert list(refused(Case((raised_by_scaler(SCALER_SAID_NO),), None))) == []
+
+
+def divided_behind_unscale(t: Training, loss: Callable[[], Tensor]) -> None:
+    t.scaler.scale(loss()).backward()
+    t.scaler.unscale_(t.optimizer)
+    for p in t.net.parameters():
+        p.grad.mul_(1 / t.scaler.get_scale())  # type: ignore[union-attr]
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+
+
+@pytest.mark.parametrize("wrong", [divided_by_hand, divided_behind_unscale])
+def test_a_number_read_off_the_scaler_is_no_part_of_the_intended_update(wrong: Any) -> None:
+    tape = Training(wrong).tape()
+    name = "aten.div_.Tensor" if wrong is divided_by_hand else "aten.mul_.Tensor"
+    where = site(name, tape, Phase.OPTIMIZER)
+    cures = proposed(wrong_use("FD406", tape, where), tape)
+    assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
+    assert cures[0].verification.before["realised fraction"] == pytest.approx(1 / SCALE, rel=0.01)
+
+
+def test_a_number_that_is_logged_is_no_reason_to_try_nothing() -> None:
+    def logs(t: Training, loss: Callable[[], Tensor]) -> None:
+        value = loss()
+        t.scaler.scale(value).backward()
+        float(value)
+        clip_grad_norm_(t.net.parameters(), 0.1)
+        t.scaler.step(t.optimizer)
+        t.scaler.update()
+
+    tape = Training(logs).tape()
+    proof = proposed(wrong_use("FD402", tape), tape)[0].verification
+    assert proof.verdict is Verdict.VERIFIED
+
+
+def test_no_format_is_a_cure_of_what_the_use_led_to() -> None:
+    tape = Training(stepped_scaled).tape()
+    finding = replace(wrong_use("FD403", tape), subsumes=("FD101",))
+    found, _ = plan((finding,), Bench((tape,), 60))
+    titles = [p.remedy.title for p in found if p.remedy.kind is RemedyKind.DTYPE]
+    assert titles
+    assert all(t.endswith("without a loss scale") for t in titles)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.intended import verify
-from fp16doctor.prescribe.treatable import SCALER_USE, codes_of, line_target
+from fp16doctor.prescribe.treatable import SCALER_USE, codes_of, line_target, misuses_scaler
 from fp16doctor.replay.scaler_use import (
     Edit,
     divided_once,
@@ -35,7 +35,7 @@ _NO_SCALER = "scaler = torch.amp.GradScaler(DEVICE, enabled=False)  # or none at
 
 def propose(case: Case) -> Iterator[Prescription]:
     """The right use for each finding of a wrong one, then the formats that need no scaler."""
-    wrong = [(i, f) for i, f in case.demanding if f.code in SCALER_USE]
+    wrong = [(i, f) for i, f in case.demanding if misuses_scaler(f)]
     if not wrong or case.bench is None:
         return
     for position, finding in wrong:

@@ -7,64 +7,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.record.usage.calls import Attempt
+from fp16doctor.record.usage.copies import Copies
+from fp16doctor.record.usage.factors import Factors, is_ratio, plain_number
+from fp16doctor.record.usage.gradient_states import GradientStates, Touch
+from fp16doctor.record.usage.hooks import divided_inside
 from fp16doctor.record.usage.resets import Resets, came_in_as_zero
 from fp16doctor.record.usage.step_view import (
     UNSCALE,
     Backward,
-    Scaling,
     Seen,
     StepView,
     base_of,
     number_factor,
 )
 from fp16doctor.schema.location import Phase
-from fp16doctor.schema.usage import UsageKind
+from fp16doctor.schema.usage import CLIPPED, UsageKind
 
 _NORMS = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
 _CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "clip"})
 _PRODUCTS = frozenset({"mul", "div"})
+_LEAST_TWICE = 64.0  # a smaller factor, met twice, is an average as well
 _READ_BACK = frozenset({"aten._local_scalar_dense.default", "aten.is_nonzero.default"})
-
-
-@dataclass(slots=True)
-class Touch:
-    """Something done to gradients that carried a scale."""
-
-    kind: UsageKind
-    op: RawOp
-    index: int
-    gradients: set[int]
-    limit: float | None = None
-    factor: float | None = None  # the constant it multiplied by
-
-
-@dataclass(slots=True)
-class GradientStates:
-    """The state of every gradient of the step, by storage."""
-
-    scaled: dict[int, Scaling] = field(default_factory=dict)
-    divided: set[int] = field(default_factory=set)  # by the scale, by hand
-    unscaled: set[int] = field(default_factory=set)  # by GradScaler, and not started afresh since
-    clipped: set[int] = field(default_factory=set)  # while scaled
-    derived: set[int] = field(default_factory=set)  # computed from scaled gradients
-    mixed: dict[int, Seen] = field(default_factory=dict)  # sums of two scales that nothing used yet
-    limits: dict[int, float] = field(default_factory=dict)  # derived -> constant it was made with
-    touches: list[Touch] = field(default_factory=list)
-    read_back: bool = False  # a number derived from scaled gradients went to Python
-
-    def forget(self, numbers: set[int]) -> None:
-        """These gradients start afresh."""
-        for number in numbers:
-            self.scaled.pop(number, None)
-            self.mixed.pop(number, None)
-        for kept in (self.divided, self.unscaled, self.clipped):
-            kept -= numbers
 
 
 def follow(view: StepView, unscaled: set[int], mixed: dict[int, Seen]) -> Iterator[Seen]:
@@ -79,9 +47,12 @@ def follow(view: StepView, unscaled: set[int], mixed: dict[int, Seen]) -> Iterat
 class _Walk:
     def __init__(self, view: StepView, states: GradientStates) -> None:
         self._view, self._now = view, states
-        self._gradients = set(view.marks.gradients)
+        taken = (n for attempt in view.calls.attempts for n in attempt.gradients)
+        self._gradients = {*view.marks.gradients, *taken}
         self._resets = Resets(view.roll, view.marks.gradients)
+        self._copies, self._factors = Copies(self._gradients), Factors(view)
         self._inherited = set(states.unscaled)  # in an earlier step
+        self._again_at: set[Any] = set()  # lines that divide a second time
 
     def run(self) -> Iterator[Seen]:
         backwards, attempts = list(self._view.backwards), list(self._view.calls.attempts)
@@ -115,6 +86,7 @@ class _Walk:
         now.mixed.update(mixed)
         if backward.scaling.kind != "none":
             now.scaled.update(dict.fromkeys(touched, backward.scaling))
+            now.divided |= touched & divided_inside(self._view, backward)
 
     def _mixed(self, backward: Backward, added: dict[int, int]) -> dict[int, Seen]:
         """Gradients that were unscaled, and that scaled ones were added to."""
@@ -146,9 +118,17 @@ class _Walk:
         written = set(op.written) & self._gradients
         if now.mixed and not self._view.roll.params.keys().isdisjoint(op.written):
             yield from self._used(reads_of(op))  # an update by hand
-        if not now.scaled or self._view.calls.inside_attempt(index):
+        if self._view.calls.inside_attempt(index):
             return
+        for made in self._copies.of(op):
+            now.inherit(made.new, made.old)
+            if made.factor != 1:
+                yield from self._again(index, op, {made.new}, made.factor)
+                yield from self._product(index, op, {made.new}, made.factor)
         reads = reads_of(op)
+        again = written & (now.unscaled | now.divided)
+        if again and base_of(op) in _PRODUCTS:
+            yield from self._again(index, op, again, self._factors.of(index, op))
         mine = reads & now.scaled.keys() - now.divided
         if mine & written:
             yield from self._write(index, op, mine & written)
@@ -164,20 +144,28 @@ class _Walk:
         now.derived |= made
         if mine and base_of(op) in _NORMS:
             now.touches.append(Touch(UsageKind.SCALED_NORM, op, index, mine))
-        value = _plain_number(op)
+        value = plain_number(op)
         known = [now.limits[n] for n in reads if n in now.limits]
         if base_of(op) in _PRODUCTS and value is not None:
             known = [value]
         now.limits.update(dict.fromkeys(made, known[0]) if known else {})
 
     def _write(self, index: int, op: RawOp, mine: set[int]) -> Iterator[Seen]:
-        now, base = self._now, base_of(op)
-        factor = number_factor(op)
+        base = base_of(op)
         if base in _CLAMPS:
-            self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, _plain_number(op)))
-        elif base not in _PRODUCTS:
+            self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, plain_number(op)))
+        elif base in _PRODUCTS:
+            yield from self._product(index, op, mine, number_factor(op))
+
+    def _product(
+        self, index: int, op: RawOp, gradients: set[int], factor: float | None
+    ) -> Iterator[Seen]:
+        """``gradients`` were multiplied by ``factor``, None where a tensor holds it."""
+        now = self._now
+        mine = gradients & now.scaled.keys() - now.divided
+        if not mine:
             return
-        elif factor is not None:
+        if factor is not None:
             yield from self._constant_factor(index, op, mine, factor)
         elif reads_of(op) & now.derived:
             limit = next((now.limits[n] for n in reads_of(op) if n in now.limits), None)
@@ -201,8 +189,23 @@ class _Walk:
             # Nearer to the scale than to 1: the scale and an average in one number.
             yield from self._confirm(mine)
             now.forget(mine)
-        elif now.read_back and not _is_ratio(factor):
+        elif now.read_back and not is_ratio(factor):
             self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, factor=abs(factor)))
+
+    def _again(
+        self, index: int, op: RawOp, gradients: set[int], factor: float | None
+    ) -> Iterator[Seen]:
+        """Tell of a division by the scale where the scale was divided out before."""
+        now = self._now
+        if factor is None or gradients.isdisjoint(now.unscaled | now.divided):
+            return
+        if op.where[:2] in self._again_at:  # one parameter after the other
+            return
+        scale = self._scale_of(gradients) or self._view.scale()
+        if scale is not None and scale >= _LEAST_TWICE and abs(factor * scale - 1) < 1e-3:
+            self._again_at.add(op.where[:2])
+            facts = {"detail": base_of(op), "loss_scale": scale}
+            yield self._seen(UsageKind.UNSCALED_TWICE, index, Phase.OPTIMIZER, **facts)
 
     def _clip(self, touch: Touch) -> None:
         self._now.touches.append(touch)
@@ -246,10 +249,9 @@ class _Walk:
         raw = [n for n in mine if n not in now.divided and now.scaled[n].kind != "unknown"]
         if not raw or len(raw) < len(mine) or len(raw) * 2 < len(attempt.gradients):
             return
-        if now.clipped & set(raw):
-            yield from self._confirm(set(raw))
-            return
         facts = {"optimizer": attempt.name, **self._scale_facts(set(raw))}
+        if now.clipped & set(raw):
+            facts["detail"] = CLIPPED
         yield Seen(
             UsageKind.NEVER_UNSCALED,
             attempt.where,
@@ -274,16 +276,3 @@ class _Walk:
         op = self._view.ops[index]
         facts.setdefault("loss_scale", self._view.scale())
         return Seen(kind, op.where, index, phase, op.info.name, facts)
-
-
-def _plain_number(op: RawOp) -> float | None:
-    """The Python number among an op's arguments, as clamp and products have it."""
-    plain = [a for a in (*op.args[1:], *op.kwargs.values()) if type(a) in (int, float)]
-    return max(map(abs, map(float, plain))) if plain else None
-
-
-def _is_ratio(factor: float) -> bool:
-    """Tell n and 1/n for a whole number n: an average over micro-batches, ranks or a batch."""
-    size = abs(factor)
-    whole = size if size >= 1 else 1 / size
-    return abs(whole - round(whole)) < 1e-6 * whole
