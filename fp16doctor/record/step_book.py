@@ -217,7 +217,7 @@ class StepBook:
                 loss=total,
                 loss_scale=scale,
                 found_inf=None if found is None else found != 0,
-                skipped=found is not None and found != 0 and recorder.steps.optimizer_steps == 0,
+                skipped=found is not None and found != 0 and not recorder.steps.updates_despite_inf,
                 n_ops=len(roll.ops) - (self.marks.forward or 0),
                 n_nonfinite_ops=roll.n_flagged,
                 next_loss_scale=following,
