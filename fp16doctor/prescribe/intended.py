@@ -17,7 +17,7 @@ from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.acceptance import IMPROVEMENT, NEGLIGIBLE
 from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
 from fp16doctor.replay.scaler_use import Edit, takes_a_step, with_scale, without_scaler
-from fp16doctor.replay.scales import scale_of
+from fp16doctor.replay.scales import scaler_scale
 from fp16doctor.replay.trial import Trial, run_to_update, run_trial
 from fp16doctor.schema.policy import AS_RUN, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Verdict, Verification
@@ -86,7 +86,7 @@ def _compare(tape: Tape, edit: Edit, policy: PrecisionPolicy) -> tuple[Taken, Ta
 
 def _settled(tape: Tape, edit: Edit, policy: PrecisionPolicy) -> Trial:
     """Lower the scale as a GradScaler would while gradients are not finite."""
-    scale = scale_of(tape)
+    scale = scaler_scale(tape)
     while True:
         lowered = with_scale(tape, scale)
         edited = None if lowered is None else edit(lowered)

@@ -16,7 +16,7 @@ from fp16doctor.replay.dataflow import producers_of, writes
 from fp16doctor.replay.editing import made, rearranged
 from fp16doctor.replay.op_traits import base, is_unscale
 from fp16doctor.replay.scale_numbers import numbers_rescaled
-from fp16doctor.replay.scales import scale_of, scale_storage
+from fp16doctor.replay.scales import loss_scale, scale_of, scale_storage, scaler_scale
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.tape import Leaf, OpCall, Tape, TensorRef, refs_in
 
@@ -34,7 +34,7 @@ def with_scale(tape: Tape, scale: float) -> Tape | None:
     number = scale_storage(tape)
     if number is None:
         return None
-    tape = numbers_rescaled(tape, scale_of(tape), scale)
+    tape = numbers_rescaled(tape, scaler_scale(tape), scale)
     if number in tape.leaves:
         leaves = {**tape.leaves, number: _of_value(tape.leaves[number], scale)}
         return replace(tape, leaves=leaves)
@@ -139,6 +139,19 @@ def injection_scaled(tape: Tape, site: OpSite) -> Tape | None:
             calls[place] = _filled(call, scale)
     edited = any(a is not b for a, b in zip(calls, tape.ops, strict=True))
     return rearranged(tape, calls) if edited and scale != 1 else None
+
+
+def losses_scaled(tape: Tape) -> Tape | None:
+    """Return the step with the backward of every loss that carries no scale begun with the scale.
+
+    That gives the gradients of the product, whatever number the loss itself shows.
+    """
+    scale, calls = scaler_scale(tape), list(tape.ops)
+    plain = [m.index for m in tape.losses if loss_scale(tape, m).factor == 1]
+    seeds = [i for i in plain if i < len(calls) and base(calls[i].op) == "ones_like"]
+    for index in seeds:
+        calls[index] = _filled(calls[index], scale)
+    return rearranged(tape, calls) if seeds and scale != 1 else None
 
 
 def _is_injection(call: OpCall, site: OpSite) -> bool:

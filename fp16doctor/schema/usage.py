@@ -11,6 +11,7 @@ from enum import Enum
 from fp16doctor.schema.location import OpSite
 
 CLIPPED = "clipped"  # detail of NEVER_UNSCALED: the gradients were clipped with the scale on
+BESIDE_SCALED = "beside a scaled loss"  # of NEVER_SCALED: another loss of the step carried it
 
 
 class UsageKind(str, Enum):
@@ -19,6 +20,7 @@ class UsageKind(str, Enum):
     SCALED_CLIP = "scaled_clip"  # gradients were clipped while they carried the loss scale
     SCALED_NORM = "scaled_norm"  # a norm of gradients was taken while they carried it
     NEVER_UNSCALED = "never_unscaled"  # an optimizer stepped on gradients that still carried it
+    NEVER_SCALED = "never_scaled"  # divided by the loss scale, and the loss did not carry it
     UNSCALED_TWICE = "unscaled_twice"  # divided by the loss scale a second time
     MIXED_SCALES = "mixed_scales"  # scaled gradients were added to gradients already unscaled
     STEPPED_TWICE = "stepped_twice"  # an optimizer stepped twice on the same gradients

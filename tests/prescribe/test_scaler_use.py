@@ -373,7 +373,7 @@ def test_a_number_that_is_logged_is_no_reason_to_try_nothing() -> None:
     def logs(t: Training, loss: Callable[[], Tensor]) -> None:
         value = loss()
         t.scaler.scale(value).backward()
-        float(value)
+        float(value.detach())
         clip_grad_norm_(t.net.parameters(), 0.1)
         t.scaler.step(t.optimizer)
         t.scaler.update()
@@ -390,3 +390,26 @@ def test_no_format_is_a_cure_of_what_the_use_led_to() -> None:
     titles = [p.remedy.title for p in found if p.remedy.kind is RemedyKind.DTYPE]
     assert titles
     assert all(t.endswith("without a loss scale") for t in titles)
+
+
+def dropped(t: Training, loss: Callable[[], Tensor]) -> None:
+    value = loss()
+    t.scaler.scale(value)
+    value.backward()
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+
+
+def half_dropped(t: Training, loss: Callable[[], Tensor]) -> None:
+    t.scaler.scale(loss()).backward()
+    loss().backward()
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+
+
+@pytest.mark.parametrize("wrong", [dropped, half_dropped])
+def test_a_backward_without_the_scale_begins_with_it(wrong: Any) -> None:
+    tape = Training(wrong).tape()
+    cures = proposed(wrong_use("FD410", tape), tape)
+    assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
+    assert cures[0].verification.after["realised fraction"] == pytest.approx(1, abs=0.02)

@@ -14,6 +14,7 @@ from fp16doctor.replay.scaler_use import (
     Edit,
     divided_once,
     injection_scaled,
+    losses_scaled,
     unscaled_by_step,
     unscaled_first,
     unscaled_once,
@@ -84,5 +85,6 @@ _EDITS: dict[str, Callable[[Finding], Edit]] = {
     "FD405": lambda finding: unscaled_once,
     "FD406": _at_site(divided_once),
     "FD409": _at_site(injection_scaled),
+    "FD410": lambda finding: losses_scaled,
 }
 assert _EDITS.keys() == SCALER_USE

@@ -9,6 +9,8 @@ from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.record.usage.step_view import StepView, base_of, number_factor
 
+LEAST_TWICE = 64.0  # a smaller factor, met twice, is an average as well
+
 
 class Factors:
     """Of the products of one step."""

@@ -29,6 +29,7 @@ class GradientStates:
     """The state of every gradient of the step, by storage."""
 
     scaled: dict[int, Scaling] = field(default_factory=dict)
+    plain: dict[int, int] = field(default_factory=dict)  # -> op that seeds the unscaled backward
     divided: set[int] = field(default_factory=set)  # by the scale, by hand
     unscaled: set[int] = field(default_factory=set)  # by GradScaler, and not started afresh since
     clipped: set[int] = field(default_factory=set)  # while scaled
@@ -43,6 +44,7 @@ class GradientStates:
         for number in numbers:
             self.scaled.pop(number, None)
             self.mixed.pop(number, None)
+            self.plain.pop(number, None)
         for kept in (self.divided, self.unscaled, self.clipped):
             kept -= numbers
 
@@ -51,6 +53,8 @@ class GradientStates:
         self.forget({new})
         if old in self.scaled:
             self.scaled[new] = self.scaled[old]
+        if old in self.plain:
+            self.plain[new] = self.plain[old]
         for kept in (self.divided, self.unscaled, self.clipped):
             if old in kept:
                 kept.add(new)

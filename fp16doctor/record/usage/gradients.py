@@ -13,7 +13,7 @@ from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.record.usage.calls import Attempt
 from fp16doctor.record.usage.copies import Copies
-from fp16doctor.record.usage.factors import Factors, is_ratio, plain_number
+from fp16doctor.record.usage.factors import LEAST_TWICE, Factors, is_ratio, plain_number
 from fp16doctor.record.usage.gradient_states import GradientStates, Touch
 from fp16doctor.record.usage.hooks import divided_inside
 from fp16doctor.record.usage.resets import Resets, came_in_as_zero
@@ -26,12 +26,11 @@ from fp16doctor.record.usage.step_view import (
     number_factor,
 )
 from fp16doctor.schema.location import Phase
-from fp16doctor.schema.usage import CLIPPED, UsageKind
+from fp16doctor.schema.usage import BESIDE_SCALED, CLIPPED, UsageKind
 
 _NORMS = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
 _CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "clip"})
 _PRODUCTS = frozenset({"mul", "div"})
-_LEAST_TWICE = 64.0  # a smaller factor, met twice, is an average as well
 _READ_BACK = frozenset({"aten._local_scalar_dense.default", "aten.is_nonzero.default"})
 
 
@@ -82,9 +81,15 @@ class _Walk:
         mixed = {n: s for n, s in now.mixed.items() if n in added}  # more is added to these
         if backward.scaling.kind in ("scaler", "hand"):
             mixed.update(self._mixed(backward, added))
+        plain = {n: i for n, i in now.plain.items() if n in added}  # stays a part of the sum
+        carried = {n: s for n, s in now.scaled.items() if n in added and n not in now.divided}
         now.forget(touched)
         now.mixed.update(mixed)
-        if backward.scaling.kind != "none":
+        now.plain.update(plain)
+        if backward.scaling.kind == "none" and backward.seed is not None:
+            now.plain.update(dict.fromkeys(touched, backward.seed))
+            now.scaled.update(carried)
+        else:
             now.scaled.update(dict.fromkeys(touched, backward.scaling))
             now.divided |= touched & divided_inside(self._view, backward)
 
@@ -202,7 +207,7 @@ class _Walk:
         if op.where[:2] in self._again_at:  # one parameter after the other
             return
         scale = self._scale_of(gradients) or self._view.scale()
-        if scale is not None and scale >= _LEAST_TWICE and abs(factor * scale - 1) < 1e-3:
+        if scale is not None and scale >= LEAST_TWICE and abs(factor * scale - 1) < 1e-3:
             self._again_at.add(op.where[:2])
             facts = {"detail": base_of(op), "loss_scale": scale}
             yield self._seen(UsageKind.UNSCALED_TWICE, index, Phase.OPTIMIZER, **facts)
@@ -220,8 +225,20 @@ class _Walk:
         if known:
             yield self._seen(UsageKind.UNSCALED_TWICE, index, Phase.OPTIMIZER)
         yield from self._confirm(gradients)
+        yield from self._never_scaled(index, gradients)
         now.forget(gradients)
         now.unscaled |= gradients
+
+    def _never_scaled(self, index: int, gradients: set[int]) -> Iterator[Seen]:
+        """Tell of a backward whose loss did not carry the scale that is divided out now."""
+        now, scale = self._now, self._view.scale()
+        plain = {n: now.plain[n] for n in gradients if n in now.plain}
+        if not plain or scale is None or scale < LEAST_TWICE:
+            return
+        optimizer = next((a.name for a in self._view.calls.attempts if a.last > index), "")
+        beside = BESIDE_SCALED if now.scaled.keys() & plain.keys() else ""
+        facts = {"optimizer": optimizer, "loss_scale": scale, "detail": beside}
+        yield self._seen(UsageKind.NEVER_SCALED, min(plain.values()), Phase.BACKWARD, **facts)
 
     def _confirm(self, gradients: set[int]) -> Iterator[Seen]:
         """The scale leaves these gradients now: what was done to them before was done too early."""

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import loops
 from test_usage import facts_of, the_fact
 
-from fp16doctor.schema.usage import CLIPPED, UsageKind
+from fp16doctor.schema.usage import BESIDE_SCALED, CLIPPED, UsageKind
 
 Body = Callable[[loops.Bench], None]
 
@@ -162,3 +162,39 @@ def test_gradients_of_a_forward_in_an_earlier_step_are_followed() -> None:
     assert facts_of(lambda: generator(lambda scaler, opt: scaler.step(opt))) == ()
     fact = the_fact(lambda: generator(lambda scaler, opt: opt.step()), UsageKind.NEVER_UNSCALED)
     assert fact.site.step == 1
+
+
+def dropped() -> None:
+    b = loops.Bench()
+    for _ in range(3):
+        b.opt.zero_grad()
+        loss = b.loss()
+        b.scaler.scale(loss)
+        loss.backward()
+        b.step()
+
+
+def test_a_product_that_is_dropped() -> None:
+    facts = facts_of(dropped)
+    assert {f.kind for f in facts} == {UsageKind.NEVER_SCALED}
+    assert (facts[0].optimizer, facts[0].loss_scale, facts[0].detail) == ("SGD", loops.SCALE, "")
+    assert facts[0].site.source is not None
+    assert (facts[0].site.source.text or "") == "loss.backward()"
+
+
+def test_one_of_two_losses_without_the_scale() -> None:
+    def body(b: loops.Bench) -> None:
+        sum(p.square().sum() for p in b.model.parameters()).backward()  # type: ignore[union-attr]
+        b.step()
+
+    fact = the_fact(loops.wrong(body), UsageKind.NEVER_SCALED)
+    assert fact.detail == BESIDE_SCALED
+
+
+def test_a_loss_without_the_scale_behind_a_division_by_hand() -> None:
+    def body(b: loops.Bench) -> None:
+        by_number(b)
+        sum(p.square().sum() for p in b.model.parameters()).backward()  # type: ignore[union-attr]
+        b.opt.step()
+
+    assert facts_of(loops.wrong(body)) == ()
