@@ -154,6 +154,23 @@ def losses_scaled(tape: Tape) -> Tape | None:
     return rearranged(tape, calls) if seeds and scale != 1 else None
 
 
+def penalty_unscaled(tape: Tape) -> Tape | None:
+    """Return the step with gradients of unscaled numbers in front of the last product's scale.
+
+    That is what a division of these gradients by the scale gives.
+    """
+    number = scale_storage(tape)
+    products = [
+        c.index
+        for c in tape.ops
+        if base(c.op) == "mul" and any(r.storage == number for r in refs_in(c.args)[1:])
+    ]
+    forward = [i for i in products if tape.ops[i].site.phase is not Phase.BACKWARD]
+    wrong = {i for i in products if forward and i < forward[-1]}
+    calls = [replace(c, args=(c.args[0], 1.0)) if c.index in wrong else c for c in tape.ops]
+    return rearranged(tape, calls) if wrong else None
+
+
 def _is_injection(call: OpCall, site: OpSite) -> bool:
     same = call.op == site.op and call.site.module_path == site.module_path
     here = call.site.phase is Phase.BACKWARD and call.site.source == site.source

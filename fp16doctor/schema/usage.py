@@ -27,6 +27,7 @@ class UsageKind(str, Enum):
     FP16_WITHOUT_SCALE = "fp16_without_scale"  # fp16 gradients of a loss that carries no scale
     BF16_WITH_SCALER = "bf16_with_scaler"  # GradScaler while only bf16 ran in 16 bits
     UNSCALED_INJECTION = "unscaled_injection"  # a gradient made inside backward without the scale
+    SCALED_PENALTY = "scaled_penalty"  # a loss was computed of gradients that carried the scale
     STALE_CAST = "stale_cast"  # a 16-bit cast made before the update was read after it
     SOFTMAX_THEN_LOG = "softmax_then_log"  # logarithm of a softmax that was rounded to 16 bits
     NOT_IN_EFFECT = "not_in_effect"  # autocast or a GradScaler was asked for and is off

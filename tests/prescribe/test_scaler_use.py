@@ -413,3 +413,20 @@ def test_a_backward_without_the_scale_begins_with_it(wrong: Any) -> None:
     cures = proposed(wrong_use("FD410", tape), tape)
     assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
     assert cures[0].verification.after["realised fraction"] == pytest.approx(1, abs=0.02)
+
+
+def penalised(t: Training, loss: Callable[[], Tensor]) -> None:
+    value = loss()
+    weight = t.net.body.weight
+    (grad,) = torch.autograd.grad(t.scaler.scale(value), weight, create_graph=True)
+    t.scaler.scale(value + 1e-3 * grad.square().sum()).backward()
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+
+
+def test_a_penalty_is_tried_on_gradients_without_the_scale() -> None:
+    tape = Training(penalised, init=64.0).tape()
+    cures = proposed(wrong_use("FD411", tape), tape)
+    assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
+    assert cures[0].verification.before["largest update error"] > 0.5
+    assert cures[0].verification.after["largest update error"] < 0.02

@@ -15,6 +15,7 @@ from fp16doctor.replay.scaler_use import (
     divided_once,
     injection_scaled,
     losses_scaled,
+    penalty_unscaled,
     unscaled_by_step,
     unscaled_first,
     unscaled_once,
@@ -86,5 +87,6 @@ _EDITS: dict[str, Callable[[Finding], Edit]] = {
     "FD406": _at_site(divided_once),
     "FD409": _at_site(injection_scaled),
     "FD410": lambda finding: losses_scaled,
+    "FD411": lambda finding: penalty_unscaled,
 }
 assert _EDITS.keys() == SCALER_USE

@@ -16,6 +16,7 @@ from fp16doctor.record.usage.calls import Calls
 from fp16doctor.record.usage.gradients import follow
 from fp16doctor.record.usage.hooks import is_product
 from fp16doctor.record.usage.injections import injections
+from fp16doctor.record.usage.penalties import scaled_penalties
 from fp16doctor.record.usage.run_facts import RunFacts
 from fp16doctor.record.usage.scaling import scaler_with_bf16, without_scale
 from fp16doctor.record.usage.softmax_logs import softmax_then_log
@@ -45,6 +46,7 @@ _KINDS: tuple[Callable[[StepView], Iterator[Seen]], ...] = (
     without_scale,
     scaler_with_bf16,
     injections,
+    scaled_penalties,
     softmax_then_log,
 )
 

@@ -198,3 +198,42 @@ def test_a_loss_without_the_scale_behind_a_division_by_hand() -> None:
         b.opt.step()
 
     assert facts_of(loops.wrong(body)) == ()
+
+
+def penalised(free: Callable[[Tensor, loops.Bench], Tensor]) -> Callable[[], None]:
+    def loop() -> None:
+        b = loops.Bench()
+        b.x.requires_grad_(True)
+        for _ in range(3):
+            b.opt.zero_grad()
+            loss = b.loss()
+            (grad,) = torch.autograd.grad(b.scaler.scale(loss), b.x, create_graph=True)
+            penalty = (free(grad, b).norm(2, dim=1) - 1).square().mean()
+            b.scaler.scale(loss + 1e-6 * penalty).backward()
+            b.step()
+
+    return loop
+
+
+def inverse(grad: Tensor, b: loops.Bench) -> Tensor:
+    return grad * b.scaler._get_scale_async().reciprocal()  # type: ignore[union-attr]
+
+
+def test_a_penalty_on_scaled_gradients() -> None:
+    fact = the_fact(penalised(lambda grad, b: grad), UsageKind.SCALED_PENALTY)
+    assert fact.loss_scale == loops.SCALE
+    assert fact.site.source is not None
+    assert (fact.site.source.text or "").startswith("penalty =")
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        lambda grad, b: grad / b.scaler.get_scale(),
+        inverse,
+        lambda grad, b: grad / grad.norm(),
+        lambda grad, b: F.normalize(grad, dim=1),
+    ],
+)
+def test_a_penalty_that_carries_no_scale(free: Callable[[Tensor, loops.Bench], Tensor]) -> None:
+    assert facts_of(penalised(free)) == ()
