@@ -17,7 +17,7 @@ OF_PRECISION = frozenset(
 )
 
 # Codes of a GradScaler used so that the update is another one than without it.
-SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409", "FD410", "FD411"))
+SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409", "FD410", "FD411", "FD412"))
 REFUSAL = "FD901"
 DIVERGED = "FD116"  # fp32 does the same: what overflows afterwards is not to be treated
 

@@ -49,7 +49,7 @@ class StepBook:
     def __init__(self) -> None:
         self.steps: list[StepInfo] = []
         self.marks = StepMarks()
-        self._seed: tuple[int, RawRef | None, Tensor] | None = None
+        self._seeds: list[tuple[int, RawRef | None, Tensor]] = []  # of the coming backward
         self._losses: list[Tensor] = []
         self._given: list[Tensor] = []  # losses of the coming backward that have a gradient given
         self._scale: Tensor | None = None
@@ -62,7 +62,7 @@ class StepBook:
     def begin(self) -> None:
         """Open a new step."""
         self.marks = StepMarks()
-        self._seed, self._losses, self._given = None, [], []
+        self._seeds, self._losses, self._given = [], [], []
         self._scale = self._next_scale = self._found_inf = None
 
     def note(self, recorder: Recorder, info: OpInfo, args: tuple[Any, ...], ref: Any) -> None:
@@ -73,7 +73,7 @@ class StepBook:
         first = args[0]
         if info.name == LOSS_SEED:
             if first.requires_grad and first.numel() == 1 and (ref is None or type(ref) is tuple):
-                self._seed = (len(recorder.roll.ops), ref, first.detach())
+                self._seeds.append((len(recorder.roll.ops), ref, first.detach()))
         else:
             self._scale = first.detach().clone()
             self._found_inf = args[2].detach().clone()
@@ -140,23 +140,26 @@ class StepBook:
         return len(self._written_behind) >= PASSES_BY_HAND
 
     def backward_began(self, recorder: Recorder, differentiated_again: bool) -> None:
-        """Take the tensor whose ``ones_like`` came last for the loss.
+        """Take the tensors whose ``ones_like`` came last, one behind the other, for the losses.
 
         A gradient that is itself differentiated (a penalty's) was not taken of the loss. Where the
         script gave the gradient there is no such tensor: what it was given for counts.
         """
-        seed, self._seed = self._seed, None
+        seeds, self._seeds = self._seeds, []
         given, self._given = self._given, []
         if differentiated_again:
             return
-        if seed is None:
-            self._losses += given
-        elif seed[1] is None:  # the tape was cut short; the loss is known all the same
-            self._losses.append(seed[2])
-        elif seed[0] == len(recorder.roll.ops) - 1:
-            self.marks.losses.append((seed[0], seed[1]))
-            self._losses.append(seed[2])
-        else:
+        if seeds and seeds[-1][1] is None:  # the tape was cut short; the loss is known all the same
+            self._losses.append(seeds[-1][2])
+            return
+        last, roots = len(recorder.roll.ops) - 1, []
+        while seeds and seeds[-1][0] == last - len(roots):
+            roots.append(seeds.pop())
+        for index, ref, loss in reversed(roots):
+            if ref is not None:
+                self.marks.losses.append((index, ref))
+                self._losses.append(loss)
+        if not roots:
             self._losses += given
 
     def backward_ended(self, recorder: Recorder) -> None:

@@ -35,11 +35,13 @@ def _divisions(tape: Tape, scale: float) -> Iterator[int]:
     """Yield the ops that divide what a backward made, and the same in a later backward."""
     derived: set[int] = set()
     lines: set[tuple[object, float]] = set()
+    forward = {c.site.source for c in tape.ops if c.site.phase is not Phase.BACKWARD}
     for call in tape.ops:
         factor, line = _factor(call), call.site.source
         if call.site.phase is Phase.BACKWARD:
             derived |= writes(call)
-            if factor is not None and (line, factor) in lines:
+            hook = line is not None and line not in forward and _of_a_hook(call, factor, scale)
+            if factor is not None and ((line, factor) in lines or hook):
                 yield call.index
             continue
         if derived.isdisjoint(r.storage for r in refs_in((call.args, call.kwargs))):
@@ -48,6 +50,11 @@ def _divisions(tape: Tape, scale: float) -> Iterator[int]:
         if factor is not None and _is_of_the_scale(call, factor * scale):
             lines.add((line, factor))
             yield call.index
+
+
+def _of_a_hook(call: OpCall, factor: float | None, scale: float) -> bool:
+    """Tell whether an op of a line that only backward runs, a hook's, divides by the scale."""
+    return factor is not None and _is_of_the_scale(call, factor * scale)
 
 
 def _is_of_the_scale(call: OpCall, product: float) -> bool:

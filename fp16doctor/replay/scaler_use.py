@@ -141,6 +141,11 @@ def injection_scaled(tape: Tape, site: OpSite) -> Tape | None:
     return rearranged(tape, calls) if edited and scale != 1 else None
 
 
+def skipped_until_finite(tape: Tape) -> Tape | None:
+    """Return the step itself: a scaler skips it until the scale is one at which it is finite."""
+    return tape
+
+
 def losses_scaled(tape: Tape) -> Tape | None:
     """Return the step with the backward of every loss that carries no scale begun with the scale.
 

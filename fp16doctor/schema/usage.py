@@ -20,6 +20,7 @@ class UsageKind(str, Enum):
     SCALED_CLIP = "scaled_clip"  # gradients were clipped while they carried the loss scale
     SCALED_NORM = "scaled_norm"  # a norm of gradients was taken while they carried it
     NEVER_UNSCALED = "never_unscaled"  # an optimizer stepped on gradients that still carried it
+    UNCHECKED_STEP = "unchecked_step"  # a direct step on gradients that GradScaler unscaled
     NEVER_SCALED = "never_scaled"  # divided by the loss scale, and the loss did not carry it
     UNSCALED_TWICE = "unscaled_twice"  # divided by the loss scale a second time
     MIXED_SCALES = "mixed_scales"  # scaled gradients were added to gradients already unscaled

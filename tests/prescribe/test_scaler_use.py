@@ -430,3 +430,27 @@ def test_a_penalty_is_tried_on_gradients_without_the_scale() -> None:
     assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
     assert cures[0].verification.before["largest update error"] > 0.5
     assert cures[0].verification.after["largest update error"] < 0.02
+
+
+def test_a_cure_of_something_else_must_make_the_intended_update() -> None:
+    """The overflow is cured in bf16; the updates stay as large as the scale."""
+
+    def overflows(t: Training, loss: Callable[[], Tensor]) -> None:
+        value = loss()
+        with torch.autocast("cpu", torch.float16):
+            large = t.net(torch.ones(4, 6)) * 3e4
+        t.scaler.scale(value + 1e-9 * large.square().mean().float()).backward()
+        t.optimizer.step()
+
+    tape = Training(overflows).tape()
+    born = next(c.site for c in tape.ops if c.nonfinite)
+    half = Evidence("amax", 1e9, "recorded", format="fp16")
+    overflow = Finding(
+        "FD101", "x", Severity.ERROR, Fault.OVERFLOW, "w", "c", born, evidence=(half,)
+    )
+    found, answer = plan((overflow, wrong_use("FD403", tape)), Bench((tape,), 60))
+    kept = [p for p in found if p.treats == (0,) and p.remedy.kind is RemedyKind.DTYPE]
+    assert kept
+    assert {p.verification.verdict for p in kept} == {Verdict.REFUTED}
+    assert "used as it is" in kept[0].verification.reason
+    assert found[answer.prescriptions[0]].remedy.title.endswith("without a loss scale")

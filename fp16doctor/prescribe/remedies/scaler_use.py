@@ -16,6 +16,7 @@ from fp16doctor.replay.scaler_use import (
     injection_scaled,
     losses_scaled,
     penalty_unscaled,
+    skipped_until_finite,
     unscaled_by_step,
     unscaled_first,
     unscaled_once,
@@ -44,7 +45,9 @@ def propose(case: Case) -> Iterator[Prescription]:
         remedy = Remedy(RemedyKind.CODE_FIX, finding.advice, target=_line(finding))
         edit = _EDITS[finding.code](finding)
         yield Prescription(remedy, (position,), verify(case.bench, edit))
-    treats = tuple(i for i, f in case.demanding if codes_of(f) & SCALER_USE)
+    # An update that is the one of fp32 is so in spite of whatever else had been wrong.
+    others = {i for i, _ in case.of_precision}
+    treats = tuple(i for i, f in case.demanding if codes_of(f) & SCALER_USE or i in others)
     for name, policy, change in FORMATS:
         yield _without(case, name, policy, change, treats)
 
@@ -88,5 +91,6 @@ _EDITS: dict[str, Callable[[Finding], Edit]] = {
     "FD409": _at_site(injection_scaled),
     "FD410": lambda finding: losses_scaled,
     "FD411": lambda finding: penalty_unscaled,
+    "FD412": lambda finding: skipped_until_finite,
 }
 assert _EDITS.keys() == SCALER_USE

@@ -51,6 +51,7 @@ class _Walk:
         self._resets = Resets(view.roll, view.marks.gradients)
         self._copies, self._factors = Copies(self._gradients), Factors(view)
         self._inherited = set(states.unscaled)  # in an earlier step
+        self._checked: set[int] = set()  # by the scaler, in this step
         self._again_at: set[Any] = set()  # lines that divide a second time
 
     def run(self) -> Iterator[Seen]:
@@ -228,6 +229,8 @@ class _Walk:
         yield from self._never_scaled(index, gradients)
         now.forget(gradients)
         now.unscaled |= gradients
+        if not self._view.calls.inside_attempt(index):
+            self._checked |= gradients
 
     def _never_scaled(self, index: int, gradients: set[int]) -> Iterator[Seen]:
         """Tell of a backward whose loss did not carry the scale that is divided out now."""
@@ -260,22 +263,23 @@ class _Walk:
         if not attempt.closure:  # a closure may set them to zero first
             yield from self._used(attempt.gradients)
         if attempt.by_scaler or attempt.closure:
+            self._checked -= set(attempt.gradients)
             return
         now = self._now
+        if attempt.gradients and self._checked.issuperset(attempt.gradients):
+            yield self._at(attempt, UsageKind.UNCHECKED_STEP, loss_scale=self._view.scale())
         mine = [n for n in attempt.gradients if n in now.scaled]
         raw = [n for n in mine if n not in now.divided and now.scaled[n].kind != "unknown"]
         if not raw or len(raw) < len(mine) or len(raw) * 2 < len(attempt.gradients):
             return
-        facts = {"optimizer": attempt.name, **self._scale_facts(set(raw))}
+        facts = self._scale_facts(set(raw))
         if now.clipped & set(raw):
             facts["detail"] = CLIPPED
-        yield Seen(
-            UsageKind.NEVER_UNSCALED,
-            attempt.where,
-            attempt.first,
-            Phase.OPTIMIZER,
-            facts=facts,
-        )
+        yield self._at(attempt, UsageKind.NEVER_UNSCALED, **facts)
+
+    def _at(self, attempt: Attempt, kind: UsageKind, **facts: Any) -> Seen:
+        facts["optimizer"] = attempt.name
+        return Seen(kind, attempt.where, attempt.first, Phase.OPTIMIZER, facts=facts)
 
     # -- common ----------------------------------------------------------------------------------
 

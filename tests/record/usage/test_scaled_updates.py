@@ -237,3 +237,14 @@ def test_a_penalty_on_scaled_gradients() -> None:
 )
 def test_a_penalty_that_carries_no_scale(free: Callable[[Tensor, loops.Bench], Tensor]) -> None:
     assert facts_of(penalised(free)) == ()
+
+
+def test_a_direct_step_behind_unscale() -> None:
+    def body(b: loops.Bench) -> None:
+        b.scaler.unscale_(b.opt)
+        b.clip()
+        b.opt.step()
+        b.scaler.update()
+
+    fact = the_fact(loops.wrong(body), UsageKind.UNCHECKED_STEP)
+    assert (fact.optimizer, fact.steps) == ("SGD", 3)
