@@ -152,7 +152,8 @@ class StepBook:
         if seeds and seeds[-1][1] is None:  # the tape was cut short; the loss is known all the same
             self._losses.append(seeds[-1][2])
             return
-        last, roots = len(recorder.roll.ops) - 1, []
+        last = len(recorder.roll.ops) - 1
+        roots: list[tuple[int, RawRef | None, Tensor]] = []
         while seeds and seeds[-1][0] == last - len(roots):
             roots.append(seeds.pop())
         for index, ref, loss in reversed(roots):

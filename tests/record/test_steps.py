@@ -162,7 +162,7 @@ def several_roots() -> list[float]:
         one, other = model(torch.randn(8, 4)).square().mean(0).unbind()
         torch.autograd.backward([one, other])
         optimizer.step()
-        sums.append((one + other).item())
+        sums.append(one.item() + other.item())
     return sums
 
 
