@@ -5,14 +5,10 @@ Must not know how a diagnosis is worded or drawn.
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
 import click
-
-_WIDEST = 120  # longer lines of prose are hard to read
 
 
 @click.command("report")
@@ -20,9 +16,10 @@ _WIDEST = 120  # longer lines of prose are hard to read
 @click.option(
     "-o", "--output", metavar="FILE", help="Page to write; - for stdout. [default: beside the JSON]"
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show notes, checks and limits in full.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all evidence, cures, checks and limits.")
 def report(diagnosis: Path, output: str | None, verbose: bool) -> None:
     """Render a saved diagnosis again: the page to a file, the summary to stderr."""
+    from fp16doctor.cli.voice import Voice
     from fp16doctor.report.html import render_html, write_atomically
     from fp16doctor.report.terminal import render_terminal
     from fp16doctor.schema.codec import load
@@ -34,14 +31,15 @@ def report(diagnosis: Path, output: str | None, verbose: bool) -> None:
         sys.stdout.buffer.write(page.encode("utf-8"))
     else:
         write_atomically(target, page)
+    voice = Voice()
     text = render_terminal(
         answer,
-        color=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
-        width=min(shutil.get_terminal_size((100, 24)).columns, _WIDEST),
+        color=voice.color,
+        width=voice.width,
         outputs=(str(target), str(diagnosis)) if target else None,
         verbose=verbose,
     )
-    click.echo(text, nl=False, err=True)
+    voice.say(text.rstrip("\n"))
 
 
 def _target(diagnosis: Path, output: str | None) -> Path | None:

@@ -87,7 +87,12 @@ from fp16doctor.errors import UsageError
     help="Exit with 3 if a finding is at least this severe and the script succeeded.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but what went wrong.")
-@click.option("-v", "--verbose", is_flag=True, help="Say more.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Say more: all evidence, every cure with its code, checks and limits.",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE [ARGS]...")
 def scan(
     is_module: bool,

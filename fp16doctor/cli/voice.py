@@ -46,8 +46,15 @@ class Voice:
 
     @property
     def color(self) -> bool:
-        """Whether a person sees it, and did not ask for plain text (https://no-color.org)."""
-        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        """Whether colours are wanted: by a person at a terminal, or by FORCE_COLOR.
+
+        NO_COLOR is asked first (https://no-color.org, https://force-color.org).
+        """
+        if os.environ.get("NO_COLOR"):
+            return False
+        if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+            return True
+        if os.environ.get("TERM") == "dumb":
             return False
         try:
             return self._stream.isatty()
