@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import click
 
+from fp16doctor.cli import statuses
+from fp16doctor.cli.formats import format_option, stdout_taken
 from fp16doctor.errors import UsageError
 
 
@@ -14,8 +16,7 @@ from fp16doctor.errors import UsageError
 @click.command(
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
-    epilog="Exit status: the script's own if it is not 0; else 2 usage, 3 --fail-on reached,"
-    " 4 fp16doctor itself failed, 0.",
+    epilog=f"{statuses.ALL}\n\n{statuses.OF_SCRIPT}",
 )
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m does.")
 @click.option(
@@ -78,14 +79,9 @@ from fp16doctor.errors import UsageError
     is_flag=True,
     help="Tell what the script's text shows and no run is harmed by as well: deprecated names.",
 )
+@format_option()
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "never"]),
-    default="never",
-    show_default=True,
-    help="Exit with 3 if a finding is at least this severe and the script succeeded.",
-)
+@statuses.fail_on_option("the script succeeded and a finding")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but what went wrong.")
 @click.option(
     "-v",
@@ -105,6 +101,7 @@ def scan(
     save_bundle: str | None,
     confirm: bool,
     style: bool,
+    form: str,
     no_source: bool,
     fail_on: str,
     quiet: bool,
@@ -117,7 +114,8 @@ def scan(
     it ends.
     """
     from fp16doctor.cli.outputs import choose, choose_bundle
-    from fp16doctor.cli.scanning import Request, run_scan
+    from fp16doctor.cli.request import Request
+    from fp16doctor.cli.scanning import run_scan
     from fp16doctor.cli.voice import Voice
     from fp16doctor.record.script import Target
 
@@ -136,7 +134,9 @@ def scan(
         bundle=choose_bundle(save_bundle, page, json_file),
         confirm=confirm,
         style=style,
+        form=form,
     )
+    stdout_taken(form, *request.outputs)
     return run_scan(request, Voice(quiet=quiet, verbose=verbose))
 
 

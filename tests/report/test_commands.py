@@ -64,7 +64,7 @@ def test_another_file_can_be_named(saved: Path, tmp_path: Path) -> None:
     [
         (("missing.json",), 2, "no-such-file"),
         (("run 1.json", "-o", "run 1.json"), 2, "output-is-input"),
-        (("run 1.json", "-o", "none/out.html"), 4, "unwritable-output"),
+        (("run 1.json", "-o", "none/out.html"), 2, "unwritable-output"),
         (("cut.json",), 4, "truncated-diagnosis"),
     ],
 )
