@@ -23,13 +23,13 @@ from fp16doctor.errors import UsageError
     "-o",
     "--output",
     metavar="PAGE.html",
-    help="The page; - for standard output.  [default: fp16doctor-<script>.html]",
+    help="The page; - for standard output.  [default: fp16doctor-<script>.html, or beside --json]",
 )
 @click.option(
     "--json",
     "document",
     metavar="FILE",
-    help="The diagnosis as JSON.  [default: fp16doctor-<script>.json]",
+    help="The diagnosis as JSON.  [default: fp16doctor-<script>.json, or beside the page]",
 )
 @click.option(
     "--steps",
