@@ -82,6 +82,12 @@ from fp16doctor.errors import UsageError
 @format_option()
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
 @statuses.fail_on_option("the script succeeded and a finding")
+@click.option(
+    "--progress",
+    is_flag=True,
+    help="Say what is being done also where standard error is no terminal, a line each time; on"
+    " a terminal, also while the script runs.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but what went wrong.")
 @click.option(
     "-v",
@@ -104,6 +110,7 @@ def scan(
     form: str,
     no_source: bool,
     fail_on: str,
+    progress: bool,
     quiet: bool,
     verbose: bool,
     command: tuple[str, ...],
@@ -137,7 +144,7 @@ def scan(
         form=form,
     )
     stdout_taken(form, *request.outputs)
-    return run_scan(request, Voice(quiet=quiet, verbose=verbose))
+    return run_scan(request, Voice(quiet=quiet, verbose=verbose, progress=progress))
 
 
 def _check(command: tuple[str, ...], steps: int | None, *, quiet: bool, verbose: bool) -> None:

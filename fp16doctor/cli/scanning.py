@@ -67,14 +67,21 @@ class _Scan:
 
     def run(self, prepared: PreparedScript) -> int:
         """Everything from the start of the script to the exit status."""
+        progress = self._voice.progress
         session = self._session(prepared)
-        run = prepared.run(session)
+        progress.script_runs = True
+        try:
+            run = prepared.run(session)
+        finally:
+            progress.clear()
+            progress.script_runs = False
         self._running, self._failed = False, False  # what failed early is tried again now
         if os.getpid() != self._process:  # a child the script forked: its parent reports
             return show_exception(run)
         with session.originals:
             diagnosis = self._examine(session, run)
             written = diagnosis is not None and self._write(diagnosis)
+        progress.clear()
         _flush_stdout()
         status = show_exception(run)
         if diagnosis is not None and self._start is not None:
@@ -108,6 +115,7 @@ class _Scan:
                 keeps_bundle=request.bundle is not None,
                 style=request.style,
                 simulate=simulation_for(request.device, prepared),
+                progress=self._voice.progress.tell,
             ),
             request.target.name,
             request.target.argv,
@@ -152,7 +160,9 @@ class _Scan:
         return self._write_one(page, "the page", lambda: _html(diagnosis, early=early)) and done
 
     def _write_one(self, output: Output, what: str, render: Callable[[], str]) -> bool:
+        self._voice.progress.tell(f"rendering {what}")
         text = self._guarded(f"rendering {what}", render)
+        self._voice.progress.clear()
         if text is None:
             return False
         try:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from fp16doctor.pipeline.context import contexts_of
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
+from fp16doctor.pipeline.progress import Progress
 from fp16doctor.pipeline.script_notes import texts_beside, with_script_notes
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
@@ -61,6 +63,7 @@ class ScanOptions:
     # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
     wants_tape: Callable[[int, Trouble], bool] | None = None
     before_step: Callable[[], None] | None = None  # may raise into the script
+    progress: Callable[[str], None] | None = None  # told what is being done; "" where it is over
     simulate: str = NEVER  # when a CUDA device is simulated (``record.simulation``)
 
 
@@ -90,7 +93,10 @@ class Session:
             wants_tape=self._wants_tape,
         )
         self._simulation = self._recorder.simulation = Simulation(options.simulate)
-        self._examiner = Examiner(BundleKeeper() if options.keeps_bundle else None)
+        self._progress = Progress(options.progress)
+        self._examiner = Examiner(
+            BundleKeeper() if options.keeps_bundle else None, self._progress.examining
+        )
         self._told = False
         self._text = script_text(script) if options.sources else ScriptText(script, "")
         self._started = ""
@@ -184,6 +190,7 @@ class Session:
                 f"step {roll.step} could not be examined: {type(error).__name__}: {error}",
             )
         finally:
+            self._progress.over()
             self._examiner.seconds += time.perf_counter() - began
 
     def _hurt(self, recorder: Recorder) -> bool:
@@ -237,8 +244,12 @@ class Session:
             final,
             updates=self._examiner.ledger.found(),
         )
+        if final:
+            self._progress.checking(len(recording.steps))
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
+        if bench is not None:
+            bench.told = partial(self._progress.trying, findings, bench)
         trials = Trials(bench, findings, seen, self._recorder.caution)
         prescriptions, recommendation = trials.plan(self._refused())
         if final:
