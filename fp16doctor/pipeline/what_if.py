@@ -134,8 +134,8 @@ class _Comparison:
             return reason
         return (
             f"this step alone does not show {finding.code} {finding.name}: the run's gradient error"
-            f" of {before.gradient_error or 0:.3g} is within the step's sensitivity to rounding; the"
-            " verdict on its cures is that of the scan, over consecutive steps"
+            f" of {before.gradient_error or 0:.3g} is within the step's sensitivity to rounding;"
+            " the verdict on its cures is that of the scan, over consecutive steps"
         )
 
     def _numbers(self, trial: Trial, judgement: Judgement) -> dict[str, float]:
