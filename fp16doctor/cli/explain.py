@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fp16doctor.cli import statuses
+from fp16doctor.cli import completion, statuses
 
 if TYPE_CHECKING:
     from fp16doctor.diagnose.rule import Rule
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("explain", epilog=statuses.ALL)
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=completion.codes)
 def explain(code: str | None) -> None:
     """Explain the check CODE (FD101 or its name); without CODE, list all checks."""
     rules = sorted(_rules(), key=lambda rule: rule.code)

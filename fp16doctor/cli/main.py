@@ -53,7 +53,7 @@ class _LazyGroup(click.Group):
 
 @click.group(
     cls=_LazyGroup,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=f"{statuses.ALL}\n\n{statuses.OF_SCRIPT}\n\n{_COMPLETION}",
 )
 @click.version_option(__version__, prog_name="fp16doctor", message="%(prog)s %(version)s")

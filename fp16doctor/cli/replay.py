@@ -39,7 +39,13 @@ from fp16doctor.schema.what_if import DTYPES, REFERENCES, Question, WhatIf
     show_default=True,
     help="Format of the replay that all others are held against.",
 )
-@click.option("--json", "document", metavar="FILE", help="Write the answer as JSON; - for stdout.")
+@click.option(
+    "--json",
+    "document",
+    metavar="FILE",
+    type=click.Path(),
+    help="Write the answer as JSON; - for stdout.",
+)
 def replay(
     bundle: Path,
     dtype: str,

@@ -26,6 +26,7 @@ _MOST_SECONDS = 120
     "-o",
     "--output",
     metavar="FILE.py",
+    type=click.Path(),
     help="The script; - for stdout, where its tensors fit into it.  [default: repro-<name>.py]",
 )
 def repro(source: Path, output: str | None) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from fp16doctor.cli import statuses
+from fp16doctor.cli import completion, statuses
 from fp16doctor.cli.formats import format_option, stdout_taken
 from fp16doctor.errors import UsageError
 
@@ -23,12 +23,14 @@ from fp16doctor.errors import UsageError
     "-o",
     "--output",
     metavar="PAGE.html",
+    type=click.Path(),
     help="The page; - for standard output.  [default: fp16doctor-<script>.html, or beside --json]",
 )
 @click.option(
     "--json",
     "document",
     metavar="FILE",
+    type=click.Path(),
     help="The diagnosis as JSON.  [default: fp16doctor-<script>.json, or beside the page]",
 )
 @click.option(
@@ -64,6 +66,7 @@ from fp16doctor.errors import UsageError
 @click.option(
     "--save-bundle",
     metavar="FILE",
+    type=click.Path(),
     help="Keep the leading finding's step, inputs and weights included, for replay and repro.",
 )
 @click.option(
@@ -95,7 +98,13 @@ from fp16doctor.errors import UsageError
     is_flag=True,
     help="Say more: all evidence, every cure with its code, checks and limits.",
 )
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE [ARGS]...")
+@click.argument(
+    "command",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="SCRIPT|-m MODULE [ARGS]...",
+    shell_complete=completion.files,
+)
 def scan(
     is_module: bool,
     output: str | None,
