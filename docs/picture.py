@@ -9,6 +9,7 @@ The picture holds its text as text, and loads nothing: the reader's own monospac
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import tempfile
@@ -77,8 +78,10 @@ def picture(document: Path) -> str:
 def scanned(folder: Path) -> Path:
     """Scan the example; return the diagnosis."""
     document = folder / "fp16doctor-overflow_in_ffn.json"
-    command = [sys.executable, "-m", "fp16doctor", "scan", "-q", "--json", str(document), EXAMPLE]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    options = ("-q", "--budget", "600", "--json", str(document))  # on a busy machine, too
+    command = [sys.executable, "-m", "fp16doctor", "scan", *options, EXAMPLE]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     return document
 
 
