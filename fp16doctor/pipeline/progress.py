@@ -26,10 +26,6 @@ class Progress:
         seen = f" · {before} examined before" if before else ""
         self._tell(f"examining step {step}{seen}")
 
-    def checking(self, steps: int) -> None:
-        """The checks look at the whole run."""
-        self._tell(f"checking {_plural(steps, 'step')}")
-
     def trying(self, findings: Sequence[Finding], bench: Bench, policy: PrecisionPolicy) -> None:
         """A cure is tried on the kept steps."""
         name = family(policy)

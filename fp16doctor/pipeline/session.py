@@ -94,9 +94,8 @@ class Session:
         )
         self._simulation = self._recorder.simulation = Simulation(options.simulate)
         self._progress = Progress(options.progress)
-        self._examiner = Examiner(
-            BundleKeeper() if options.keeps_bundle else None, self._progress.examining
-        )
+        keeper = BundleKeeper() if options.keeps_bundle else None
+        self._examiner = Examiner(keeper, self._progress.examining)
         self._told = False
         self._text = script_text(script) if options.sources else ScriptText(script, "")
         self._started = ""
@@ -244,8 +243,6 @@ class Session:
             final,
             updates=self._examiner.ledger.found(),
         )
-        if final:
-            self._progress.checking(len(recording.steps))
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
         if bench is not None:

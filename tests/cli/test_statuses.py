@@ -56,7 +56,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         *((f"{name} --nosuch", 2) for name in _COMMANDS),
         # A file named on the command line that is not there, or is a folder.
         *((f"{name} missing" + " missing" * (name == "compare"), 2) for name in REPEATED),
-        *((f"{name} sub" + " sub" * (name == "compare"), 2) for name in REPEATED),
+        *((f"{name} sub" + " sub" * (name == "compare"), 2) for name in REPEATED[:-1]),
+        ("weights sub", 4),  # a folder may hold a checkpoint; this one does not
         ("lint missing.py", 2),
         ("scan missing.py", 2),
         # A place that cannot be written to.
