@@ -43,25 +43,24 @@ def load_diagnosis(path: str | PathLike[str]) -> Diagnosis:
     return load(Path(path))
 
 
+# name -> the module that holds it
+_LAZY = {
+    "Diagnosis": "fp16doctor.schema.diagnosis",
+    "fixup_": "fp16doctor.apply.fixup",
+    "keep_fp32": "fp16doctor.apply.keep_fp32",
+    "parameter_groups": "fp16doctor.apply.fixup_scalars",
+    "profile": "fp16doctor.profiler",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name == "Diagnosis":
-        from fp16doctor.schema.diagnosis import Diagnosis
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
 
-        return Diagnosis
-    if name == "keep_fp32":
-        from fp16doctor.apply.keep_fp32 import keep_fp32
+    return getattr(importlib.import_module(_LAZY[name]), name)
 
-        return keep_fp32
-    if name == "profile":
-        from fp16doctor.profiler import profile
 
-        return profile
-    if name == "fixup_":
-        from fp16doctor.apply.fixup import fixup_
-
-        return fixup_
-    if name == "parameter_groups":
-        from fp16doctor.apply.fixup_scalars import parameter_groups
-
-        return parameter_groups
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """List the names that are not loaded yet as well, for help and completion."""
+    return sorted({*globals(), *__all__})

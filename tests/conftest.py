@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="accept what the tests produced as the new content of tests/golden and of the README",
+        help="accept what the tests produced as the new content of tests/golden and docs/rules.md",
     )
 
 

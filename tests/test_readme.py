@@ -1,10 +1,13 @@
-"""The README says nothing that is not there: rules, commands, options, files."""
+"""The documents say nothing that is not there: rules, commands, options, files."""
 
 from __future__ import annotations
 
+import html
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -14,7 +17,9 @@ from fp16doctor.diagnose.script_rule import all_script_rules
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+RULES = ROOT / "docs" / "rules.md"
+PICTURE = ROOT / "docs" / "finding.svg"
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/rules.md"]
 START, END = "<!-- rules -->\n", "<!-- /rules -->"
 SCRIPT_START, SCRIPT_END = "<!-- script rules -->\n", "<!-- /script rules -->"
 
@@ -52,22 +57,22 @@ def command_group() -> click.Group:
 
 
 def test_the_table_of_rules_is_that_of_the_registry(update_golden: bool) -> None:
-    text = README.read_text(encoding="utf-8")
+    text = RULES.read_text(encoding="utf-8")
     before, rest = text.split(START)
     table, after = rest.split(END)
     if update_golden:
         table = rules_table()
-        README.write_text(before + START + table + END + after, encoding="utf-8")
+        RULES.write_text(before + START + table + END + after, encoding="utf-8")
     assert table == rules_table(), "accept with --update-golden"
 
 
 def test_the_table_of_script_rules_is_that_of_the_registry(update_golden: bool) -> None:
-    text = README.read_text(encoding="utf-8")
+    text = RULES.read_text(encoding="utf-8")
     before, rest = text.split(SCRIPT_START)
     table, after = rest.split(SCRIPT_END)
     if update_golden:
         table = script_rules_table()
-        README.write_text(before + SCRIPT_START + table + SCRIPT_END + after, encoding="utf-8")
+        RULES.write_text(before + SCRIPT_START + table + SCRIPT_END + after, encoding="utf-8")
     assert table == script_rules_table(), "accept with --update-golden"
 
 
@@ -95,12 +100,39 @@ def test_the_command_that_is_shown_first_scans_an_example() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_file_named_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
-    own = r"(?:examples|tests|reports|fp16doctor|\.ci)/[\w./]*\w/?"
+    own = r"(?:docs|examples|tests|reports|fp16doctor|\.ci)/[\w./]*\w/?"
     for span in re.findall(r"`([^`\n]+)`", text) + re.findall(r"\]\(([^)#:]+)\)", text):
         if re.fullmatch(own, span):
             assert (ROOT / span).exists(), span
 
 
 def test_it_stays_a_screen_or_so() -> None:
-    lines = README.read_text(encoding="utf-8").split(START)[0].splitlines()
-    assert len(lines) <= 90
+    text = README.read_text(encoding="utf-8")
+    assert len(text.split("## What it does not do")[0].splitlines()) <= 60
+    assert len(text.splitlines()) <= 95
+
+
+def test_the_picture_is_small_and_loads_nothing() -> None:
+    assert f"]({PICTURE.relative_to(ROOT)})" in README.read_text(encoding="utf-8")
+    text = PICTURE.read_text(encoding="utf-8")
+    assert len(text) < 150_000
+    assert text.count("http") == text.count('xmlns="http://www.w3.org/2000/svg"') == 1
+    assert "<script" not in text
+
+
+def test_the_picture_can_be_renewed() -> None:
+    drawn = picture_of(ROOT / "tests" / "samples" / "v1-overflow.json")
+    ElementTree.fromstring(drawn)
+    shown = html.unescape("".join(re.findall(r"<text[^>]*>([^<]*)</text>", drawn)))
+    shown = shown.replace("\u00a0", " ")
+    assert "train in bf16 instead of fp16 (verified by replay of steps 0, 3 and 4)" in shown
+    assert drawn == picture_of(ROOT / "tests" / "samples" / "v1-overflow.json")
+
+
+def picture_of(document: Path) -> str:
+    spec = importlib.util.spec_from_file_location("picture", ROOT / "docs" / "picture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return str(module.picture(document))

@@ -9,24 +9,19 @@ from pathlib import Path
 
 import click
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_REACHED = {"never": (), "error": ("error",), "warning": ("error", "warning")}
+from fp16doctor.cli import statuses
+from fp16doctor.cli.voice import Voice
+
+_FILE = click.Path(path_type=Path)
 
 
 @click.command(
     "compare",
-    epilog="Exit status: 3 if a finding appeared that is at least as severe as --fail-on says,"
-    " 2 usage, 4 a file that is no diagnosis, else 0.",
+    epilog=statuses.ALL,
 )
 @click.argument("before", metavar="BEFORE.json", type=_FILE)
 @click.argument("after", metavar="AFTER.json", type=_FILE)
-@click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "never"]),
-    default="error",
-    show_default=True,
-    help="Severity of new findings from which the exit status is 3.",
-)
+@statuses.fail_on_option("a finding that appeared")
 @click.option("-v", "--verbose", is_flag=True, help="Show what stayed, and every range that moved.")
 def compare(before: Path, after: Path, fail_on: str, verbose: bool) -> int:
     """Say what appeared, what went and what moved from one diagnosis to another.
@@ -38,7 +33,11 @@ def compare(before: Path, after: Path, fail_on: str, verbose: bool) -> int:
     from fp16doctor.report.comparison import render_comparison
     from fp16doctor.schema.codec import load
 
-    found = compared(load(before), load(after))
+    for path in (before, after):
+        statuses.require_file(path, "a JSON that scan wrote")
+    older, newer = load(before), load(after)
+    found = compared(older, newer)
     click.echo(render_comparison(found, verbose=verbose), nl=False)
-    worst = found.worst_new()
-    return 3 if worst is not None and worst.value in _REACHED[fail_on] else 0
+    if statuses.reached((f.severity for f in found.appeared), fail_on):
+        return statuses.REACHED
+    return statuses.not_passed(newer, fail_on, Voice().warn)

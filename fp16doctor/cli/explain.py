@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fp16doctor.cli import completion, statuses
+
 if TYPE_CHECKING:
     from fp16doctor.diagnose.rule import Rule
     from fp16doctor.diagnose.script_rule import ScriptRule
 
 
-@click.command("explain")
-@click.argument("code", required=False)
+@click.command("explain", epilog=statuses.ALL)
+@click.argument("code", required=False, shell_complete=completion.codes)
 def explain(code: str | None) -> None:
     """Explain the check CODE (FD101 or its name); without CODE, list all checks."""
     rules = sorted(_rules(), key=lambda rule: rule.code)

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fp16doctor.cli import statuses
+
 if TYPE_CHECKING:
     from fp16doctor.schema.script_finding import ScriptFinding, UnreadScript
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
-_REACHED = {"error": ("error",), "warning": ("error", "warning"), "never": ()}
 
 
 @click.command(
     "lint",
-    epilog="Exit status: 0; 2 usage; 3 --fail-on reached, or a file could not be read and --fail-on"
-    " is not never; 4 fp16doctor itself failed.",
+    epilog=f"{statuses.ALL}\n\nA file that could not be read has not passed --fail-on either.",
 )
 @click.option(
     "--format",
@@ -33,13 +33,7 @@ _REACHED = {"error": ("error",), "warning": ("error", "warning"), "never": ()}
     show_default=True,
     help="How findings are written to standard output.",
 )
-@click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "never"]),
-    default="never",
-    show_default=True,
-    help="Exit with 3 if a finding is at least this severe.",
-)
+@statuses.fail_on_option("a finding")
 @click.argument("paths", metavar="FILES|FOLDERS...", nargs=-1, type=click.Path(path_type=Path))
 def lint(form: str, fail_on: str, paths: tuple[Path, ...]) -> int:
     """Find mistakes in mixed-precision recipes by reading the scripts; nothing is run.
@@ -55,8 +49,8 @@ def lint(form: str, fail_on: str, paths: tuple[Path, ...]) -> int:
         findings += found
         unread += missed
     click.echo(_rendered(form, findings, unread, len(files)), nl=False)
-    reached = any(f.severity.value in _REACHED[fail_on] for f in findings)
-    return 3 if reached or (unread and fail_on != "never") else 0
+    reached = statuses.reached((f.severity for f in findings), fail_on)
+    return statuses.REACHED if reached or (unread and fail_on != "never") else statuses.OK
 
 
 def _files(paths: tuple[Path, ...]) -> Iterator[Path]:

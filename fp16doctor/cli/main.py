@@ -14,12 +14,19 @@ from typing import NoReturn
 import click
 
 from fp16doctor import __version__
+from fp16doctor.cli import statuses
 from fp16doctor.cli.voice import describe_fault
 from fp16doctor.errors import Fp16DoctorError
 
 # Each name is a module of this package that holds a click command of the same name.
 _COMMANDS = ("scan", "report", "compare", "replay", "repro", "lint", "weights", "explain")
 _HIDDEN = ("confirm-run",)  # started by a command, not by people
+_COMPLETION = """\b
+Shell completion of commands, options and files:
+  bash   eval "$(_FP16DOCTOR_COMPLETE=bash_source fp16doctor)"    in ~/.bashrc
+  zsh    eval "$(_FP16DOCTOR_COMPLETE=zsh_source fp16doctor)"     in ~/.zshrc
+  fish   _FP16DOCTOR_COMPLETE=fish_source fp16doctor | source
+         in ~/.config/fish/completions/fp16doctor.fish"""
 
 
 class _LazyGroup(click.Group):
@@ -44,7 +51,11 @@ class _LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=f"{statuses.ALL}\n\n{statuses.OF_SCRIPT}\n\n{_COMPLETION}",
+)
 @click.version_option(__version__, prog_name="fp16doctor", message="%(prog)s %(version)s")
 def fp16doctor() -> None:
     """Find the op that made a mixed-precision PyTorch training run go to inf or NaN.
@@ -73,15 +84,15 @@ def _status(argv: list[str] | None) -> int:
         )
     except click.ClickException as error:
         error.show()
-        return error.exit_code
+        return error.exit_code if isinstance(error, click.UsageError) else statuses.FAILED
     except click.Abort:  # Ctrl-C outside of the script
-        return 130
+        return statuses.INTERRUPTED
     except Fp16DoctorError as error:
         _show(error)
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the last door: a fault of fp16doctor itself
         _complain(f"failed: {describe_fault(error)}  [internal-error]")
-        return 4
+        return statuses.FAILED
     return result if isinstance(result, int) else 0
 
 

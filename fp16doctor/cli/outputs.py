@@ -78,17 +78,27 @@ class Output:
 def choose(page: str | None, document: str | None, stem: str) -> tuple[Output, Output]:
     """Page and JSON of a scan, from ``-o`` and ``--json`` or named after the script.
 
+    Where only one of them is named, the other goes beside it, under the same name.
+
     Raises:
         UsageError: same-output, when both are one file.
     """
-    chosen_page = named(page or f"fp16doctor-{stem}.html")
-    chosen_json = named(document or f"fp16doctor-{stem}.json")
+    chosen_page = named(page or _beside(document, ".html") or f"fp16doctor-{stem}.html")
+    chosen_json = named(document or _beside(page, ".json") or f"fp16doctor-{stem}.json")
     if _identity(chosen_page) == _identity(chosen_json):
         raise UsageError(
             f"-o and --json both name {chosen_page.shown!r}; give each its own file",
             "same-output",
         )
     return chosen_page, chosen_json
+
+
+def _beside(other: str | None, suffix: str) -> str:
+    """``sub/x.json`` for ``sub/x.html``; "" where the other is no file that has a neighbour."""
+    if not other or other == STDOUT or not _is_plain(other):
+        return ""
+    stem, extension = os.path.splitext(other)
+    return stem + suffix if extension != suffix else other + suffix
 
 
 def choose_bundle(name: str | None, *others: Output) -> Output | None:

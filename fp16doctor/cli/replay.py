@@ -9,10 +9,12 @@ from pathlib import Path
 
 import click
 
+from fp16doctor.cli import statuses
+from fp16doctor.cli.outputs import Output, named
 from fp16doctor.schema.what_if import DTYPES, REFERENCES, Question, WhatIf
 
 
-@click.command("replay")
+@click.command("replay", epilog=statuses.ALL)
 @click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option(
     "--dtype",
@@ -37,7 +39,13 @@ from fp16doctor.schema.what_if import DTYPES, REFERENCES, Question, WhatIf
     show_default=True,
     help="Format of the replay that all others are held against.",
 )
-@click.option("--json", "document", metavar="FILE", help="Write the answer as JSON; - for stdout.")
+@click.option(
+    "--json",
+    "document",
+    metavar="FILE",
+    type=click.Path(),
+    help="Write the answer as JSON; - for stdout.",
+)
 def replay(
     bundle: Path,
     dtype: str,
@@ -55,19 +63,20 @@ def replay(
     from fp16doctor.record.bundle import read_bundle
     from fp16doctor.report.what_if import render_what_if
 
+    statuses.require_file(bundle, "a file that scan --save-bundle wrote")
+    output = None if document is None else named(document)
+    if output is not None:
+        output.check()
     answer = what_if(read_bundle(bundle), Question(dtype, keep, loss_scale, reference))
-    if document is not None:
-        _write(document, answer)
+    if output is not None:
+        _write(output, answer)
     click.echo(render_what_if(answer), nl=False, err=document == "-")
 
 
-def _write(name: str, answer: WhatIf) -> None:
+def _write(output: Output, answer: WhatIf) -> None:
     import json
 
-    from fp16doctor.cli.outputs import named
     from fp16doctor.schema.codec import spell
 
     text = json.dumps(spell(WhatIf, answer), indent=1, allow_nan=False) + "\n"
-    output = named(name)
-    output.check()
     output.write(text)

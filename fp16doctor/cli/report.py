@@ -5,56 +5,60 @@ Must not know how a diagnosis is worded or drawn.
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from pathlib import Path
 
 import click
 
-_WIDEST = 120  # longer lines of prose are hard to read
+from fp16doctor.cli import statuses
+from fp16doctor.cli.formats import format_option, stdout_taken, written
+from fp16doctor.cli.outputs import Output, named
+from fp16doctor.cli.voice import Voice
 
 
-@click.command("report")
+@click.command("report", epilog=statuses.ALL)
 @click.argument("diagnosis", metavar="DIAGNOSIS.json", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", metavar="FILE", help="Page to write; - for stdout. [default: beside the JSON]"
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(),
+    help="Page to write; - for stdout. [default: beside the JSON]",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show notes, checks and limits in full.")
-def report(diagnosis: Path, output: str | None, verbose: bool) -> None:
+@format_option()
+@statuses.fail_on_option("a finding")
+@click.option("-v", "--verbose", is_flag=True, help="Show all evidence, cures, checks and limits.")
+def report(diagnosis: Path, output: str | None, form: str, fail_on: str, verbose: bool) -> int:
     """Render a saved diagnosis again: the page to a file, the summary to stderr."""
-    from fp16doctor.report.html import render_html, write_atomically
+    from fp16doctor.report.html import render_html
     from fp16doctor.report.terminal import render_terminal
     from fp16doctor.schema.codec import load
 
-    target = _target(diagnosis, output)
+    target, voice = _target(diagnosis, output), Voice(verbose=verbose)
+    stdout_taken(form, target)
+    target.check()
     answer = load(diagnosis)
-    page = render_html(answer)
-    if target is None:
-        sys.stdout.buffer.write(page.encode("utf-8"))
+    target.write(render_html(answer))
+    if form == "text":
+        text = render_terminal(
+            answer,
+            color=voice.color,
+            width=voice.width,
+            outputs=None if target.path is None else (target.shown, str(diagnosis)),
+            verbose=verbose,
+        )
+        voice.say(text.rstrip("\n"))
     else:
-        write_atomically(target, page)
-    text = render_terminal(
-        answer,
-        color=sys.stderr.isatty() and not os.environ.get("NO_COLOR"),
-        width=min(shutil.get_terminal_size((100, 24)).columns, _WIDEST),
-        outputs=(str(target), str(diagnosis)) if target else None,
-        verbose=verbose,
-    )
-    click.echo(text, nl=False, err=True)
+        click.echo(written(form, answer), nl=False)
+    return statuses.status_of(answer, fail_on, voice.warn)
 
 
-def _target(diagnosis: Path, output: str | None) -> Path | None:
-    """Where the page goes; None is stdout."""
+def _target(diagnosis: Path, output: str | None) -> Output:
+    """Where the page goes."""
     from fp16doctor.errors import UsageError
 
-    if not diagnosis.exists():
-        message = f"no such file: '{diagnosis}'; name a JSON that scan wrote"
-        raise UsageError(message, "no-such-file")
-    if output == "-":
-        return None
-    target = Path(output) if output else diagnosis.with_suffix(".html")
-    if target.resolve() == diagnosis.resolve():
+    statuses.require_file(diagnosis, "a JSON that scan wrote")
+    target = named(output or str(diagnosis.with_suffix(".html")))
+    if target.path is not None and Path(target.path).resolve() == diagnosis.resolve():
         message = f"the page would overwrite '{diagnosis}' itself; name another file with -o"
         raise UsageError(message, "output-is-input")
     return target

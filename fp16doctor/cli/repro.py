@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from fp16doctor.cli import statuses
+from fp16doctor.cli.outputs import named
 from fp16doctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,12 +20,13 @@ if TYPE_CHECKING:
 _MOST_SECONDS = 120
 
 
-@click.command("repro")
+@click.command("repro", epilog=statuses.ALL)
 @click.argument("source", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     metavar="FILE.py",
+    type=click.Path(),
     help="The script; - for stdout, where its tensors fit into it.  [default: repro-<name>.py]",
 )
 def repro(source: Path, output: str | None) -> None:
@@ -35,9 +38,11 @@ def repro(source: Path, output: str | None) -> None:
     from fp16doctor.pipeline.repro import excerpt_of
     from fp16doctor.record.bundle import read_bundle
 
+    statuses.require_file(source, "a file that scan --save-bundle wrote")
     if _is_json(source):
         _refuse_diagnosis(source)
     target = Path(output or f"repro-{source.stem}.py")
+    named(output or str(target)).check()
     bundle = read_bundle(source)
     excerpt = excerpt_of(bundle)
     if output == "-":
@@ -91,11 +96,9 @@ def _to_stdout(excerpt: Excerpt, source: Path) -> None:
 
 
 def _write(target: Path, text: str, beside: Path | None, excerpt: Excerpt) -> None:
-    from fp16doctor.cli.outputs import named
     from fp16doctor.record.bundle.given import write_given
 
     script = named(str(target))
-    script.check()
     if beside is not None:
         write_given(beside, excerpt.given)
     script.write(text)

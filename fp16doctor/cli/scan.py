@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import click
 
+from fp16doctor.cli import completion, statuses
+from fp16doctor.cli.formats import format_option, stdout_taken
 from fp16doctor.errors import UsageError
 
 
@@ -14,21 +16,22 @@ from fp16doctor.errors import UsageError
 @click.command(
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
-    epilog="Exit status: the script's own if it is not 0; else 2 usage, 3 --fail-on reached,"
-    " 4 fp16doctor itself failed, 0.",
+    epilog=f"{statuses.ALL}\n\n{statuses.OF_SCRIPT}",
 )
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m does.")
 @click.option(
     "-o",
     "--output",
     metavar="PAGE.html",
-    help="The page; - for standard output.  [default: fp16doctor-<script>.html]",
+    type=click.Path(),
+    help="The page; - for standard output.  [default: fp16doctor-<script>.html, or beside --json]",
 )
 @click.option(
     "--json",
     "document",
     metavar="FILE",
-    help="The diagnosis as JSON.  [default: fp16doctor-<script>.json]",
+    type=click.Path(),
+    help="The diagnosis as JSON.  [default: fp16doctor-<script>.json, or beside the page]",
 )
 @click.option(
     "--steps",
@@ -63,6 +66,7 @@ from fp16doctor.errors import UsageError
 @click.option(
     "--save-bundle",
     metavar="FILE",
+    type=click.Path(),
     help="Keep the leading finding's step, inputs and weights included, for replay and repro.",
 )
 @click.option(
@@ -78,17 +82,29 @@ from fp16doctor.errors import UsageError
     is_flag=True,
     help="Tell what the script's text shows and no run is harmed by as well: deprecated names.",
 )
+@format_option()
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
+@statuses.fail_on_option("the script succeeded and a finding")
 @click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "never"]),
-    default="never",
-    show_default=True,
-    help="Exit with 3 if a finding is at least this severe and the script succeeded.",
+    "--progress",
+    is_flag=True,
+    help="Say what is being done also where standard error is no terminal, a line each time; on"
+    " a terminal, also while the script runs.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but what went wrong.")
-@click.option("-v", "--verbose", is_flag=True, help="Say more.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE [ARGS]...")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Say more: all evidence, every cure with its code, checks and limits.",
+)
+@click.argument(
+    "command",
+    nargs=-1,
+    type=click.UNPROCESSED,
+    metavar="SCRIPT|-m MODULE [ARGS]...",
+    shell_complete=completion.files,
+)
 def scan(
     is_module: bool,
     output: str | None,
@@ -100,8 +116,10 @@ def scan(
     save_bundle: str | None,
     confirm: bool,
     style: bool,
+    form: str,
     no_source: bool,
     fail_on: str,
+    progress: bool,
     quiet: bool,
     verbose: bool,
     command: tuple[str, ...],
@@ -112,7 +130,8 @@ def scan(
     it ends.
     """
     from fp16doctor.cli.outputs import choose, choose_bundle
-    from fp16doctor.cli.scanning import Request, run_scan
+    from fp16doctor.cli.request import Request
+    from fp16doctor.cli.scanning import run_scan
     from fp16doctor.cli.voice import Voice
     from fp16doctor.record.script import Target
 
@@ -131,8 +150,10 @@ def scan(
         bundle=choose_bundle(save_bundle, page, json_file),
         confirm=confirm,
         style=style,
+        form=form,
     )
-    return run_scan(request, Voice(quiet=quiet, verbose=verbose))
+    stdout_taken(form, *request.outputs)
+    return run_scan(request, Voice(quiet=quiet, verbose=verbose, progress=progress))
 
 
 def _check(command: tuple[str, ...], steps: int | None, *, quiet: bool, verbose: bool) -> None:

@@ -9,18 +9,20 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from fp16doctor.cli import statuses
 from fp16doctor.cli.bundles import save_bundle
 from fp16doctor.cli.headline import Headline
 from fp16doctor.cli.outputs import Output
+from fp16doctor.cli.request import Request
 from fp16doctor.cli.saves import warn_of_saves
+from fp16doctor.cli.telling import tell, told
 from fp16doctor.cli.voice import Voice
 from fp16doctor.errors import Fp16DoctorError, OutputError
-from fp16doctor.record.script import PreparedScript, ScriptRun, Target, prepare, show_exception
+from fp16doctor.record.script import PreparedScript, ScriptRun, prepare, show_exception
 from fp16doctor.record.start import Start, start_of
-from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.recording import Outcome
 
 if TYPE_CHECKING:
@@ -28,32 +30,6 @@ if TYPE_CHECKING:
     from fp16doctor.schema.diagnosis import Diagnosis
 
 Result = TypeVar("Result")
-
-# What a report of a run without steps says of it.
-_UNTRAINED = ("no-steps", "other-thread", "recorder-stopped")
-_REACHED: dict[str, tuple[Severity, ...]] = {
-    "never": (),
-    "error": (Severity.ERROR,),
-    "warning": (Severity.ERROR, Severity.WARNING),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One scan, as asked for."""
-
-    target: Target
-    page: Output
-    document: Output
-    steps: int | None  # optimizer attempts after which the script is stopped
-    sources: bool  # whether source lines may appear in the report
-    fail_on: str  # error, warning, never
-    budget_s: float = 45.0  # seconds for trying cures
-    tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
-    bundle: Output | None = None  # where a step is kept for another machine
-    device: str = "auto"  # auto, cpu, cuda: whether a CUDA device that is not there is simulated
-    confirm: bool = False  # run the script again under the recommended cure
-    style: bool = False  # tell what harms no run of the script as well
 
 
 def run_scan(request: Request, voice: Voice) -> int:
@@ -66,10 +42,8 @@ def run_scan(request: Request, voice: Voice) -> int:
     Raises:
         Fp16DoctorError: the script was not started; the message says why.
     """
-    request.page.check()
-    request.document.check()
-    if request.bundle is not None:
-        request.bundle.check()
+    for output in request.outputs:
+        output.check()
     start = start_of(request.target, request.steps, request.device) if request.confirm else None
     scan = _Scan(request, voice, start)
     prepared = prepare(request.target)
@@ -93,14 +67,21 @@ class _Scan:
 
     def run(self, prepared: PreparedScript) -> int:
         """Everything from the start of the script to the exit status."""
+        progress = self._voice.progress
         session = self._session(prepared)
-        run = prepared.run(session)
+        progress.script_runs = True
+        try:
+            run = prepared.run(session)
+        finally:
+            progress.clear()
+            progress.script_runs = False
         self._running, self._failed = False, False  # what failed early is tried again now
         if os.getpid() != self._process:  # a child the script forked: its parent reports
             return show_exception(run)
         with session.originals:
             diagnosis = self._examine(session, run)
             written = diagnosis is not None and self._write(diagnosis)
+        progress.clear()
         _flush_stdout()
         status = show_exception(run)
         if diagnosis is not None and self._start is not None:
@@ -134,6 +115,7 @@ class _Scan:
                 keeps_bundle=request.bundle is not None,
                 style=request.style,
                 simulate=simulation_for(request.device, prepared),
+                progress=self._voice.progress.tell,
             ),
             request.target.name,
             request.target.argv,
@@ -178,7 +160,9 @@ class _Scan:
         return self._write_one(page, "the page", lambda: _html(diagnosis, early=early)) and done
 
     def _write_one(self, output: Output, what: str, render: Callable[[], str]) -> bool:
+        self._voice.progress.tell(f"rendering {what}")
         text = self._guarded(f"rendering {what}", render)
+        self._voice.progress.clear()
         if text is None:
             return False
         try:
@@ -199,32 +183,18 @@ class _Scan:
         self._failed = self._failed or not saved
 
     def _tell(self, diagnosis: Diagnosis, *, outputs_written: bool) -> None:
+        request, voice = self._request, self._voice
         text = self._guarded(
             "rendering the findings for the terminal",
-            lambda: self._terminal(diagnosis, outputs_written=outputs_written),
+            lambda: told(diagnosis, request, voice, outputs_written=outputs_written),
         )
         if text is None:
             return
-        self._voice.say(text.rstrip("\n"))
-        self._headline.at_the_end(diagnosis)
-        if not diagnosis.steps and not any(f"[{s}]" in text for s in _UNTRAINED):
-            self._voice.say(
-                f"fp16doctor: no optimizer step was seen in {self._request.target.name!r} (ran"
-                f" {diagnosis.run.duration_s:.1f} s); scan the script that trains, with arguments"
-                " that let it reach its training loop  [no-steps]"
-            )
-
-    def _terminal(self, diagnosis: Diagnosis, *, outputs_written: bool) -> str:
-        from fp16doctor.report.terminal import render_terminal
-
-        outputs = (self._request.page.shown, self._request.document.shown)
-        return render_terminal(
-            diagnosis,
-            color=self._voice.color,
-            width=self._voice.width,
-            outputs=outputs if outputs_written else None,
-            verbose=self._voice.verbose,
-        )
+        try:
+            tell(diagnosis, text, request, voice, self._headline)
+        except OutputError as error:
+            self._failed = True
+            voice.warn(str(error))
 
     def _guarded(self, what: str, action: Callable[[], Result]) -> Result | None:
         """The isolation point between our own faults and the script's result."""
@@ -247,18 +217,10 @@ class _Scan:
         if script:
             return script
         if self._interrupted:
-            return 130
-        if self._failed:
-            return 4
-        reached = _REACHED[self._request.fail_on]
-        return 3 if diagnosis and any(s in reached for s in _severities(diagnosis)) else 0
-
-
-def _severities(diagnosis: Diagnosis) -> Iterator[Severity]:
-    """Of all findings; a step taken on a non-finite loss that none explains is an error too."""
-    yield from (finding.severity for finding in diagnosis.findings)
-    if any(step.lost for step in diagnosis.steps):
-        yield Severity.ERROR
+            return statuses.INTERRUPTED
+        if self._failed or diagnosis is None:
+            return statuses.FAILED
+        return statuses.status_of(diagnosis, self._request.fail_on, self._voice.warn)
 
 
 @contextmanager

@@ -10,16 +10,23 @@ import sys
 import traceback
 from typing import TextIO
 
+from fp16doctor.cli.progress import ProgressLine
+
 _WIDEST = 120  # longer lines of prose are hard to read
 
 
 class Voice:
     """Writes to the stderr of the start, even when the script has replaced ``sys.stderr``."""
 
-    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self, *, quiet: bool = False, verbose: bool = False, progress: bool = False
+    ) -> None:
         self._stream: TextIO = sys.stderr
         self.quiet = quiet
         self.verbose = verbose
+        self.progress = ProgressLine(
+            self._stream, asked=progress, wanted=progress or not quiet, width=self.width
+        )
 
     def say(self, text: str) -> None:
         """Write ``text``, unless fp16doctor was asked to be quiet."""
@@ -46,8 +53,15 @@ class Voice:
 
     @property
     def color(self) -> bool:
-        """Whether a person sees it, and did not ask for plain text (https://no-color.org)."""
-        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        """Whether colours are wanted: by a person at a terminal, or by FORCE_COLOR.
+
+        NO_COLOR is asked first (https://no-color.org, https://force-color.org).
+        """
+        if os.environ.get("NO_COLOR"):
+            return False
+        if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+            return True
+        if os.environ.get("TERM") == "dumb":
             return False
         try:
             return self._stream.isatty()
@@ -66,6 +80,7 @@ class Voice:
             return 100
 
     def _write(self, text: str) -> None:
+        self.progress.clear()
         for stream in (self._stream, sys.__stderr__):
             try:
                 if stream is not None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 
+from fp16doctor.cli import statuses
 
-@click.command("weights", epilog="Exit status: 0; 2 usage; 4 the file could not be read.")
+
+@click.command("weights", epilog=statuses.ALL)
 @click.option(
     "--to",
     "to",
@@ -20,27 +22,27 @@ import click
 )
 @click.option("--all", "every", is_flag=True, help="List tensors without a loss as well.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON in place of the table.")
+@statuses.fail_on_option(
+    "a loss (error: a value that overflows, or is inf or NaN as stored; warning: one that becomes"
+    " subnormal or zero)"
+)
 @click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(path_type=Path))
-def weights(to: tuple[str, ...], every: bool, as_json: bool, checkpoint: Path) -> None:
+def weights(to: tuple[str, ...], every: bool, as_json: bool, fail_on: str, checkpoint: Path) -> int:
     """Show which tensors of CHECKPOINT overflow, become subnormal or lose small values in a cast.
 
     CHECKPOINT is a file of torch.save or safetensors, the index of one in several parts, or a
     folder that holds one. No code of the file is run: objects of its own classes are read as
     containers.
     """
-    from fp16doctor.diagnose.checkpoint import affected
-    from fp16doctor.errors import UsageError
+    from fp16doctor.diagnose.checkpoint import affected, severities
     from fp16doctor.record.checkpoint import read_checkpoint
     from fp16doctor.report.weights_page import weights_json, weights_text
 
-    if not checkpoint.exists():
-        raise UsageError(
-            f"no such file: '{checkpoint}'; name a checkpoint of torch.save or safetensors",
-            "no-such-file",
-        )
+    statuses.require_path(checkpoint, "a checkpoint of torch.save or safetensors")
     found = read_checkpoint(checkpoint, to or ("fp16", "bf16"))
     if as_json:
         click.echo(weights_json(found), nl=False)
-        return
-    shown = found.tensors if every else affected(found)
-    click.echo(weights_text(found, shown), nl=False)
+    else:
+        shown = found.tensors if every else affected(found)
+        click.echo(weights_text(found, shown), nl=False)
+    return statuses.REACHED if statuses.reached(severities(found), fail_on) else statuses.OK

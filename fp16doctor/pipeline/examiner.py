@@ -6,7 +6,7 @@ Must not know what an examination means (``diagnose``) or how a run is watched.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
 from fp16doctor.errors import ReplayError
@@ -39,8 +39,13 @@ SAMPLING_ALLOWANCE = 5.0  # seconds that may go into them in any case
 class Examiner:
     """Traces, kept tapes and summed updates of one run."""
 
-    def __init__(self, keeper: BundleKeeper | None = None) -> None:
+    def __init__(
+        self,
+        keeper: BundleKeeper | None = None,
+        told: Callable[[int, int], None] | None = None,
+    ) -> None:
         self.keeper = keeper  # of steps for a bundle
+        self._told = told  # of a step that is examined now, and how many were before
         self.traces: list[ReplayTrace] = []
         self.ledger = UpdateLedger()
         self.shelf = TapeShelf()
@@ -109,6 +114,8 @@ class Examiner:
 
     def _look_at(self, recorder: Recorder, tape: Tape) -> Tape:
         """Compare a step with the reference; returns what was looked at."""
+        if self._told is not None:
+            self._told(tape.step, len(self.traces))
         try:
             tape, trace = self._examined(tape)
         except ReplayError as error:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
 from fp16doctor.pipeline.own_names import with_own_names
+from fp16doctor.pipeline.progress import Progress
 from fp16doctor.pipeline.script_notes import texts_beside, with_script_notes
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
@@ -63,6 +65,7 @@ class ScanOptions:
     # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
     wants_tape: Callable[[int, Trouble], bool] | None = None
     before_step: Callable[[], None] | None = None  # may raise into the script
+    progress: Callable[[str], None] | None = None  # told what is being done; "" where it is over
     simulate: str = NEVER  # when a CUDA device is simulated (``record.simulation``)
 
 
@@ -92,7 +95,9 @@ class Session:
             wants_tape=self._wants_tape,
         )
         self._simulation = self._recorder.simulation = Simulation(options.simulate)
-        self._examiner = Examiner(BundleKeeper() if options.keeps_bundle else None)
+        self._progress = Progress(options.progress)
+        keeper = BundleKeeper() if options.keeps_bundle else None
+        self._examiner = Examiner(keeper, self._progress.examining)
         self._told = False
         self._text = script_text(script) if options.sources else ScriptText(script, "")
         self._started = ""
@@ -186,6 +191,7 @@ class Session:
                 f"step {roll.step} could not be examined: {type(error).__name__}: {error}",
             )
         finally:
+            self._progress.over()
             self._examiner.seconds += time.perf_counter() - began
 
     def _hurt(self, recorder: Recorder) -> bool:
@@ -241,6 +247,8 @@ class Session:
         )
         findings, checks = diagnose(seen)
         bench = self._bench() if final else None
+        if bench is not None:
+            bench.told = partial(self._progress.trying, findings, bench)
         trials = Trials(bench, findings, seen, self._recorder.caution)
         prescriptions, recommendation = trials.plan(self._refused())
         if final:

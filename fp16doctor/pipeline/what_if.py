@@ -16,6 +16,7 @@ from fp16doctor.prescribe.acceptance import (
     judge,
 )
 from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.settling import settled
 from fp16doctor.record.simulation import arithmetic_of
 from fp16doctor.replay.keep import covers
 from fp16doctor.replay.narrow import is_wide
@@ -54,10 +55,10 @@ class _Comparison:
         self._reference = run_trial(self._tape, _REFERENCES[question.reference])
         self._before = run_trial(self._tape, AS_RUN)
         self._policy = policy_of(self._tape, question)
-        self._floor = Bench((self._tape,), _NO_LIMIT).floor(0, self._policy)
+        self._bench = Bench((self._tape,), _NO_LIMIT)
 
     def answer(self, repetition: Repetition) -> WhatIf:
-        before, reference = self._judged(self._before), self._judged(self._reference)
+        before, reference = self._judged(self._before, AS_RUN), self._judged(self._reference, FP32)
         found = WhatIf(
             origin=self._bundle.origin,
             question=self._question,
@@ -80,8 +81,9 @@ class _Comparison:
         except ReplayError as error:
             reason = error.message
             return replace(found, verification=replace(found.verification, reason=reason))
-        after = self._judged(trial)
+        after = self._judged(trial, self._policy)
         verdict, reason = self._verdict(before, after)
+        reason = reason or self._settled_at(trial)
         verification = replace(
             found.verification, verdict=verdict, reason=reason, after=self._numbers(trial, after)
         )
@@ -91,26 +93,50 @@ class _Comparison:
         name = self._question.dtype
         if name in _NARROW and _is_untouched(self._tape):
             return run_narrow(self._tape, name, self._policy.scale_factor)
-        return run_trial(self._tape, self._policy)
+        trial = run_trial(self._tape, self._policy)
+        if self._question.loss_scale is not None:
+            return trial
+        return settled(self._tape, self._policy, trial)  # as in a scan
 
-    def _judged(self, trial: Trial) -> Judgement:
-        return judge(self._tape, self._reference, trial, floor=self._floor)
+    def _settled_at(self, trial: Trial) -> str:
+        """Say that a scaler gets the credit too."""
+        factor = trial.policy.scale_factor
+        if self._question.loss_scale is not None or factor == self._policy.scale_factor:
+            return ""
+        scale = scale_of(self._tape) * factor
+        return f"at the loss scale {scale:g}, to which a GradScaler would lower it under the change"
+
+    def _judged(self, trial: Trial, policy: PrecisionPolicy) -> Judgement:
+        floor = self._bench.floor(0, policy)
+        return judge(self._tape, self._reference, trial, floor=floor)
 
     def _verdict(self, before: Judgement, after: Judgement) -> tuple[Verdict, str]:
         """Hold the change to the criteria, and against the run where that meets them too."""
         if not after.accepted:
             return Verdict.REFUTED, after.reason
-        if not before.accepted:
+        if not before.accepted or _is_untouched(self._tape):  # of fp32 nothing better is asked
             return Verdict.VERIFIED, ""
+        floor = self._bench.floor(0, AS_RUN)  # the run's own rounding, as a scan holds it
         reason = improvement_reason(
             before.gradient_error,
             after.gradient_error,
-            self._floor,
+            floor,
             in_part=bool(self._policy.keep) and not self._policy.widen,
         )
         if reason.startswith(FAULT_NOT_SHOWN):
-            return Verdict.NOT_VERIFIED, reason
+            return Verdict.NOT_VERIFIED, self._not_shown(reason, before)
         return (Verdict.REFUTED, reason) if reason else (Verdict.VERIFIED, "")
+
+    def _not_shown(self, reason: str, before: Judgement) -> str:
+        """Name the finding: its cure may have been tried over many steps, or on the weights."""
+        finding = self._bundle.origin.finding
+        if finding is None:
+            return reason
+        return (
+            f"this step alone does not show {finding.code} {finding.name}: the run's gradient error"
+            f" of {before.gradient_error or 0:.3g} is within the step's sensitivity to rounding;"
+            " the verdict on its cures is that of the scan, over consecutive steps"
+        )
 
     def _numbers(self, trial: Trial, judgement: Judgement) -> dict[str, float]:
         scale = scale_of(self._tape)

@@ -89,6 +89,7 @@ class Bench:
         self._references: dict[int, Trial] = {}
         self._known: dict[_Key, Attempt] = {}
         self._as_run: Attempt | None = None
+        self.told: Callable[[PrecisionPolicy], None] = lambda policy: None  # before each trial
 
     @property
     def exhausted(self) -> bool:
@@ -187,6 +188,7 @@ class Bench:
         return replace(attempt, no_better=reason)
 
     def _timed(self, policy: PrecisionPolicy, run: Callable[[], Attempt]) -> Attempt:
+        self.told(policy)
         try:
             with self.timing():
                 return run()

@@ -128,7 +128,7 @@ def _unpickled(path: Path) -> object:
             if not zipfile.is_zipfile(path) and b"torch" not in path.read_bytes()[:4096]:
                 raise _unreadable(path, error) from error
             return _without_classes(path, error)
-        except (OSError, RuntimeError, EOFError, ValueError, LookupError) as error:
+        except Exception as error:  # torch's unpickler raises whatever bytes lead it to
             if _is_torchscript(path):
                 raise _unsafe(path, "a TorchScript archive") from error
             raise _unreadable(path, error) from error

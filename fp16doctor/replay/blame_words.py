@@ -40,6 +40,8 @@ def finite_sentence(ops: Sequence[BlamedOp], whole: ErrorBudget) -> str:
 
 def births_sentence(ops: Sequence[BlamedOp], whole: ErrorBudget, *, finite: bool) -> str:
     """``1 birth has to go: with it in fp32 none of 1024 gradient elements stays non-finite``."""
+    if not ops:
+        return ""  # no time was left to follow one
     size, total = len(ops), int(whole.total)
     later = max(size - whole.n_ops, 0)
     what = f"{size} birth{'s' * (size != 1)} of inf or NaN {'has' if size == 1 else 'have'} to go"
@@ -52,7 +54,7 @@ def births_sentence(ops: Sequence[BlamedOp], whole: ErrorBudget, *, finite: bool
         end = f"{stay} of {total} non-finite gradient elements of step {whole.step} stay so"
     if not finite:
         what = f"{size} birth{'s' * (size != 1)} of inf or NaN {'is' if size == 1 else 'are'} known"
-    return f"{what}{hidden}: in fp32 there, {end}" if ops else ""
+    return f"{what}{hidden}: in fp32 there, {end}"
 
 
 def _percent(share: float) -> str:

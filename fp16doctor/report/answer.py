@@ -18,6 +18,7 @@ from fp16doctor.report.run_story import (
     loss_story,
     lost_step,
     no_steps,
+    not_examined,
     run_clauses,
     top_finding,
     unknown_steps,
@@ -125,6 +126,8 @@ def _place(diagnosis: Diagnosis) -> str:
 
 
 def _checks(diagnosis: Diagnosis) -> str:
+    if not_examined(diagnosis):
+        return wording.joined("none to name", wording.UNEXAMINED)
     said = [c.outcome for c in diagnosis.checks]
     clear = said.count(OutcomeOfCheck.CLEAR)
     other = said.count(OutcomeOfCheck.NOT_APPLICABLE)

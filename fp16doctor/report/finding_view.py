@@ -101,6 +101,7 @@ def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> R
         standing=_standing(diagnosis, position),
         told=told,
         forms=tuple(FormView(n, text) for n, text in cure.remedy.forms.items()),
+        reason=cure.verification.reason,
     )
 
 

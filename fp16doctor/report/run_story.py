@@ -67,6 +67,13 @@ def no_steps(diagnosis: Diagnosis) -> Caution:
     return next(known, Caution("no-steps", "no optimizer step was seen"))
 
 
+def not_examined(diagnosis: Diagnosis) -> str:
+    """Why no check could say anything about training; "" where something was seen of it."""
+    if diagnosis.steps or diagnosis.findings:
+        return ""
+    return no_steps(diagnosis).message.rstrip(".")
+
+
 def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
     """Short facts about loss, optimizer steps and loss scale; what is ordinary is left out."""
     steps = diagnosis.steps

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fp16doctor.report import wording
+from fp16doctor.report.annotations import LEVELS, command
 from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.script_finding import ScriptFinding, UnreadScript
 
 _LABEL = 10  # "  where   ", as the report of a scan
-_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 SCHEMA_VERSION = 1
 
 
@@ -93,20 +93,11 @@ def script_github(findings: Sequence[ScriptFinding], unread: Sequence[UnreadScri
     """One workflow command a finding: ``::error file=…,line=…::…``."""
     lines = []
     for f in findings:
-        title = _property(f"{f.code} {f.name}")
-        where = f"file={_property(f.file)},line={f.line},col={f.column},title={title}"
-        lines.append(
-            f"::{_LEVELS[f.severity]} {where}::{_data(f'{f.what}. {f.reason} {f.advice}')}"
-        )
+        place = {"file": f.file, "line": str(f.line), "col": str(f.column)}
+        title = f"{f.code} {f.name}"
+        message = f"{f.what}. {f.reason} {f.advice}"
+        lines.append(command(LEVELS[f.severity], message, **place, title=title))
     for u in unread:
-        where = f"file={_property(u.file)},line={max(u.line, 1)},title=not read"
-        lines.append(f"::warning {where}::{_data(u.reason)}")
+        place = {"file": u.file, "line": str(max(u.line, 1))}
+        lines.append(command("warning", u.reason, **place, title="not read"))
     return "".join(line + "\n" for line in lines)
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -10,7 +10,7 @@ import shlex
 
 from fp16doctor.report import wording
 from fp16doctor.report.proof import replay_line
-from fp16doctor.report.run_story import no_steps, outcome_words
+from fp16doctor.report.run_story import no_steps, not_examined, outcome_words
 from fp16doctor.report.view_model import Table
 from fp16doctor.schema.diagnosis import Diagnosis, FormatLimits
 from fp16doctor.schema.finding import CheckOutcome, OutcomeOfCheck, Severity
@@ -138,6 +138,8 @@ def count_line(diagnosis: Diagnosis) -> str:
     words = [wording.plural(severities.count(kind), kind) for kind in kinds]
     found = f": {', '.join(words)}" if words else ""
     said = [c.outcome for c in diagnosis.checks]
+    if not_examined(diagnosis):
+        return wording.joined("0 findings", wording.UNEXAMINED)
     return wording.joined(
         f"{wording.plural(len(severities), 'finding')}{found}",
         f"{wording.plural(said.count(OutcomeOfCheck.CLEAR), 'check')} clear",

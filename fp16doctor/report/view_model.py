@@ -68,6 +68,7 @@ class RemedyView:
     standing: str = ""  # "recommended"; "advised" where that was not verified; "" otherwise
     told: bool = False  # under an earlier finding, with its proof
     forms: tuple[FormView, ...] = ()
+    reason: str = ""  # of the verdict, without numbers; "" where they are reason enough
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from fp16doctor.schema.diagnosis import FormatLimits
 from fp16doctor.schema.location import TEXT_ROLE, OpSite, SourceLine
 
 NOTHING = "–"  # a table cell without a value
+UNEXAMINED = "nothing was examined, so that no check says anything about training"
 NO_BREAK = "\u00a0"
 # Characters that reorder the text around them: harmless in a file name, misleading in a report.
 _REORDERING = {0x200E, 0x200F, 0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}

@@ -135,7 +135,7 @@ def test_a_diagnosis_has_no_tensors_to_show_it_with(doctor: Doctor) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert f"fp16doctor scan --save-bundle kept.fp16doctor {SCRIPT} quietly" in done.stderr
     assert "[repro-needs-bundle]" in done.stderr
-    assert "[unreadable-file]" in doctor("repro", "none.fp16doctor").stderr
+    assert "[no-such-file]" in doctor("repro", "none.fp16doctor").stderr
 
 
 def test_a_step_without_a_fault_has_no_repro(doctor: Doctor, folder: Path) -> None:

@@ -27,6 +27,26 @@ def test_defaults_are_named_after_the_script_in_the_folder_of_the_start(
     assert page.shown == "fp16doctor-train.html"
 
 
+@pytest.mark.parametrize(
+    ("page", "document", "chosen"),
+    [
+        ("sub/x.html", None, ("sub/x.html", "sub/x.json")),
+        (None, "sub/x.json", ("sub/x.html", "sub/x.json")),
+        ("sub/x", None, ("sub/x", "sub/x.json")),
+        ("v1.2.html", None, ("v1.2.html", "v1.2.json")),
+        ("x.json", None, ("x.json", "x.json.json")),  # never onto the page itself
+        ("a.html", "b.json", ("a.html", "b.json")),
+        ("-", None, ("-", "fp16doctor-train.json")),
+        (None, "-", ("fp16doctor-train.html", "-")),
+        ("/dev/null", None, ("/dev/null", "fp16doctor-train.json")),
+    ],
+)
+def test_what_is_not_named_goes_beside_what_is(
+    page: str | None, document: str | None, chosen: tuple[str, str]
+) -> None:
+    assert tuple(output.shown for output in choose(page, document, "train")) == chosen
+
+
 @pytest.mark.parametrize("name", ["missing/x.html", "file/x.html", "folder"])
 def test_place_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()

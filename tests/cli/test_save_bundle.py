@@ -5,15 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from fp16doctor.cli.bundles import question
 from fp16doctor.cli.outputs import choose, choose_bundle
 from fp16doctor.errors import UsageError
 from fp16doctor.record.bundle import read_bundle
 from fp16doctor.replay.outcome import repeat
+from fp16doctor.schema.codec import load
+from fp16doctor.schema.prescription import (
+    Prescription,
+    Recommendation,
+    RecommendationStatus,
+    Remedy,
+    RemedyKind,
+    Verdict,
+    Verification,
+)
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 ROOT = Path(__file__).parents[2]
@@ -53,7 +65,46 @@ def test_the_leading_findings_step_is_kept(tmp_path: Path) -> None:
     assert done.stdout == plain.stdout
     last = done.stderr.splitlines()[-1]
     assert last.startswith(f"bundle: kept.fp16doctor (step {bundle.tape.step}, ")
-    assert last.endswith("KiB)        try: fp16doctor replay kept.fp16doctor --dtype bf16")
+    again = "KiB)        try: fp16doctor replay kept.fp16doctor --dtype bf16"
+    assert last.endswith(again)  # with a budget of 0 nothing is recommended
+
+
+def remedy(kind: RemedyKind, value: object = None, *target: str) -> Prescription:
+    proof = Verification(Verdict.VERIFIED)
+    return Prescription(Remedy(kind, "title", target=target, value=value), (0,), proof)
+
+
+@pytest.mark.parametrize(
+    ("cures", "formats", "options"),
+    [
+        ([remedy(RemedyKind.DTYPE, "fp32")], ("float16",), "--dtype fp32"),
+        (
+            [remedy(RemedyKind.FP32_KEEP, None, "module:a", "op:aten.exp.default")],
+            ("bfloat16",),
+            "--keep module:a --keep op:aten.exp.default",
+        ),
+        (
+            [
+                remedy(RemedyKind.FP32_KEEP, None, "module:a b"),
+                remedy(RemedyKind.LOSS_SCALE, {"recommended": 2.0**24}),
+            ],
+            ("float16",),
+            "--keep 'module:a b' --loss-scale 16777216",
+        ),
+        ([remedy(RemedyKind.CODE_FIX)], ("float16", "float32"), "--dtype bf16"),
+        ([], ("bfloat16", "float32"), "--dtype fp32"),  # bf16 is what it ran in
+        ([], ("float32",), "--dtype bf16"),
+    ],
+)
+def test_the_question_that_is_suggested_is_the_recommended_cure(
+    cures: list[Prescription], formats: tuple[str, ...], options: str
+) -> None:
+    base = load(Path(__file__).parents[1] / "samples" / "v1-overflow.json")
+    chosen = Recommendation(RecommendationStatus.PRESCRIBED, "", tuple(range(len(cures))))
+    run = replace(base.run, ops_by_dtype=tuple((name, 1) for name in formats))
+    assert question(replace(base, run=run, prescriptions=tuple(cures), recommendation=chosen)) == (
+        options
+    )
 
 
 def test_where_nothing_was_kept_it_is_said_and_no_failure(tmp_path: Path) -> None:

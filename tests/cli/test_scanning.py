@@ -269,6 +269,7 @@ def test_steps_warn_of_files_the_script_saves(
     assert "torch.save" in warning
     assert warning.endswith("[script-saves]")
     assert bench.options.pop("simulate") in ("never", "unnamed")  # never where there is a GPU
+    assert callable(bench.options.pop("progress"))
     assert bench.options == {
         "steps": 3,
         "sources": True,

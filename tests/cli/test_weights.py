@@ -226,7 +226,7 @@ def test_a_folder_without_weights_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"hello there", b"", b"PK\x03\x04broken", b"\x10\0\0\0\0\0\0\0{"]
+    "content", [b"hello there", b"", b"junk", b"PK\x03\x04broken", b"\x10\0\0\0\0\0\0\0{"]
 )
 def test_another_file_is_told(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.pt"

@@ -12,8 +12,11 @@ from torch import Tensor, nn
 
 from fp16doctor.errors import UsageError
 from fp16doctor.pipeline import what_if
+from fp16doctor.prescribe.bench import Bench
 from fp16doctor.replay.outcome import as_recorded
 from fp16doctor.schema.bundle import Bundle, Origin
+from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.policy import AS_RUN, PrecisionPolicy
 from fp16doctor.schema.prescription import Verdict
 from fp16doctor.schema.what_if import Question
 
@@ -87,6 +90,58 @@ def test_a_loss_scale(overflowing: Bundle) -> None:
     assert answer.verification.verdict is Verdict.REFUTED
     assert "gradients" in answer.verification.reason
     assert answer.verification.after["loss"] == answer.verification.before["loss"]
+
+
+def test_a_change_is_tried_at_the_loss_scale_where_a_scaler_would_settle() -> None:
+    bundle = hot(scaler=2.0**30)
+    answer = what_if(bundle, Question(keep=("module:hot",)))
+    found = answer.verification
+    assert found.verdict is Verdict.VERIFIED
+    assert found.before["loss scale"] == 2.0**30
+    assert found.after["loss scale"] < 2.0**30
+    assert found.after["non-finite elements"] == 0
+    assert found.reason.startswith(f"at the loss scale {found.after['loss scale']:g}, to which")
+    asked = what_if(bundle, Question(keep=("module:hot",), loss_scale=2.0**30))
+    assert asked.verification.verdict is Verdict.REFUTED  # a scale that was asked for stays
+
+
+def sound(**changes: object) -> Bundle:
+    """A step whose gradients differ from fp32's by rounding alone."""
+    return hot(model=lambda: nn.Sequential(nn.Linear(8, 2)), **changes)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_where_the_step_does_not_show_its_finding_the_scan_has_the_verdict(dtype: str) -> None:
+    bundle = sound()
+    finding = Finding(
+        "FD301", "lost-weight-updates", Severity.ERROR, Fault.LOST_UPDATE, "what", "cause", None
+    )
+    told = replace(bundle, origin=replace(bundle.origin, finding=finding))
+    found = what_if(told, Question(dtype=dtype)).verification
+    assert found.verdict is Verdict.NOT_VERIFIED
+    shown = "this step alone does not show FD301 lost-weight-updates: the run's gradient error of"
+    assert found.reason.startswith(shown)
+    assert "the verdict on its cures is that of the scan" in found.reason
+
+
+def test_the_run_is_held_against_the_rounding_of_its_own_format() -> None:
+    """Not of the format that is asked for: bf16's is eight times that of fp16."""
+    asked: list[str] = []
+
+    def floor(bench: Bench, place: int, policy: PrecisionPolicy) -> float:
+        asked.append(policy.name)
+        return 1e-9 if policy == AS_RUN else 1.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Bench, "floor", floor)
+        reason = what_if(sound(), Question(dtype="bf16")).verification.reason
+    assert {"as_run", "bf16"} <= set(asked)
+    assert not reason.startswith("the replayed steps do not show the fault")
+
+
+def test_a_run_in_fp32_that_fits_fp16_is_verified() -> None:
+    found = what_if(sound(dtype=torch.float32), Question(dtype="fp16")).verification
+    assert (found.verdict, found.reason) == (Verdict.VERIFIED, "")
 
 
 def test_a_run_in_fp32_is_replayed_as_autocast_would_run_it() -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from fp16doctor.replay import blame
 from fp16doctor.replay.adjoint import Influence
 from fp16doctor.replay.blame import Budgeted, error_budget
+from fp16doctor.replay.blame_births import budget_of_births
 from fp16doctor.replay.blame_words import finite_sentence
 from fp16doctor.replay.second_derivatives import written_out
 from fp16doctor.schema.blame import BlamedOp
@@ -243,6 +244,14 @@ def test_every_birth_that_has_to_go_is_named() -> None:
     assert ops[-1].cumulative == 1
     assert all(o.share is not None and o.share < 1 for o in births)
     assert "have to go: in fp32 there, none of " in budget.sentence
+
+
+def test_births_without_time_to_follow_one_are_told_with_the_reason() -> None:
+    tape = only_step(Job(Two, in_fp16))
+    ops, budget = budget_of_births(tape, lambda: True)
+    assert ops == ()
+    assert budget.sentence == ""
+    assert budget.reason == "the time budget was spent before all births were followed"
 
 
 def test_a_hidden_birth_is_told_as_such() -> None:

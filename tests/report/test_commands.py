@@ -64,7 +64,7 @@ def test_another_file_can_be_named(saved: Path, tmp_path: Path) -> None:
     [
         (("missing.json",), 2, "no-such-file"),
         (("run 1.json", "-o", "run 1.json"), 2, "output-is-input"),
-        (("run 1.json", "-o", "none/out.html"), 4, "unwritable-output"),
+        (("run 1.json", "-o", "none/out.html"), 2, "unwritable-output"),
         (("cut.json",), 4, "truncated-diagnosis"),
     ],
 )
@@ -108,3 +108,13 @@ def test_an_unknown_code_is_refused_with_close_matches(code: str, hint: str) -> 
     assert done.returncode == 2
     assert "[unknown-code]" in done.stderr
     assert hint in done.stderr
+
+
+@pytest.mark.parametrize(("forced", "colored"), [({"FORCE_COLOR": "1"}, True), ({}, False)])
+def test_the_summary_is_plain_where_it_is_piped(
+    saved: Path, forced: dict[str, str], colored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in forced.items():
+        monkeypatch.setitem(ENVIRONMENT, name, value)
+    monkeypatch.setitem(ENVIRONMENT, "NO_COLOR", "")
+    assert ("\x1b[" in run("report", saved).stderr) is colored

@@ -78,7 +78,7 @@ def test_facts_of_the_run_that_changed(sick: Diagnosis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status"), [([], 3), (["--fail-on", "never"], 0), (["--fail-on", "warning"], 3)]
+    ("options", "status"), [([], 0), (["--fail-on", "error"], 3), (["--fail-on", "warning"], 3)]
 )
 def test_the_command(
     sick: Diagnosis, sound: Diagnosis, tmp_path: Path, options: list[str], status: int

@@ -142,7 +142,7 @@ def test_a_cure_of_two_findings_is_proved_under_the_first(overflow: Diagnosis) -
     both = replace(overflow, findings=(first, second), prescriptions=cures)
     findings = build_view(both).findings
     assert [[r.told for r in f.remedies] for f in findings] == [[False, False], [True, True]]
-    text = render_terminal(both, color=False, width=100, outputs=None, verbose=False)
+    text = render_terminal(both, color=False, width=100, outputs=None, verbose=True)
     assert text.count("non-finite ops 215 → 0") == 1
     assert "remedy    train in bf16 instead of fp16: verified, see above" in text
 
