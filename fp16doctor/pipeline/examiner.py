@@ -29,7 +29,8 @@ MAX_WARMUP_EXAMINED = 2  # of which for gradients that overflow while the scaler
 # collapse.
 AGAIN_FACTOR, AGAIN_STEPS = 4, 50
 # Steps examined although nothing was flagged: silent faults. Four in a row tell a rounding error
-# that lasts from one that averages out, later ones follow the run in ever wider strides.
+# that lasts from one that averages out, later ones follow the run in ever wider strides. The last
+# one is examined as well: what has stopped by then stays behind.
 SAMPLED_STEPS = frozenset((0, 1, 2, 3, 4, 9, 19, 49, 99, 199, 499, 999, 1999, 4999, 9999))
 SAMPLING_SHARE = 0.2  # of the run's time so far may go into them
 SAMPLING_ALLOWANCE = 5.0  # seconds that may go into them in any case
@@ -122,7 +123,9 @@ class Examiner:
 
     def _due(self, recorder: Recorder, roll: Roll) -> bool:
         """Tell whether a step without a flag is one of the sampled ones, and there is time."""
-        if not recorder.steps.attempted or roll.step not in SAMPLED_STEPS:
+        if not recorder.steps.attempted:
+            return False
+        if roll.step not in SAMPLED_STEPS and not recorder.stopping:
             return False
         if not self.traces:
             return True

@@ -45,6 +45,18 @@ class GradientLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class Standstill:
+    """The examined steps at the end of the run in which a tensor realised little."""
+
+    first: int  # step
+    last: int  # step
+    steps: int  # examined among them
+    realised: float  # fraction of their intended updates, ⟨Δ, Δref⟩ / ‖Δref‖² over them
+    missed: float  # movement of the steps from first to last that did not come, as a share of the value
+    relative_update: float | None = None  # median |Δref| / |w| in the last of them
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateLoss:
     """A stored 16-bit tensor that steps update in place, over the examined steps."""
 
@@ -63,6 +75,9 @@ class UpdateLoss:
     relative_update: float | None = None  # median |Δref| / |w| over elements that should move
     bias: float | None = None  # ‖ΣΔ − ΣΔref‖ / ‖ΣΔref‖
     persistence: float = 0.0  # ‖Σerror‖² / Σ‖error‖²: 1 for independent errors, n for lasting ones
+    size: float = 0.0  # ‖value‖ in front of the last examined step, sampled
+    retention: float = 1.0  # what a step multiplies the old value by, as far as its ops say
+    standstill: Standstill | None = None  # None: the last examined step moved it
 
     @property
     def realised(self) -> float:
