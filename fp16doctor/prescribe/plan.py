@@ -17,6 +17,7 @@ from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.treatable import (
     OF_PRECISION,
+    OF_ROUNDING,
     SCALER_USE,
     codes_of,
     demanding,
@@ -63,6 +64,8 @@ def plan(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
     case = Case(tuple(findings), bench, updates, refused)
+    if bench is not None:
+        bench.of_rounding = any(codes_of(f) & OF_ROUNDING for _, f in case.demanding)
     found = tuple(map(with_forms, prescriptions(case)))
     if leading.name in _LOGIC:
         return found, Recommendation(

@@ -99,10 +99,25 @@ class IntegerLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class AmplifiedError:
+    """A sum or difference whose result is far less exact than its operands."""
+
+    site: OpSite
+    format: str  # 16-bit format of an operand or of the result
+    error: float  # ‖as run − reference‖ / ‖reference‖ of the result
+    error_in: float  # the same of the worst operand; of a chain by one line, of what enters it
+    cause_site: OpSite | None = None  # op that made the worst operand
+    share: float | None = None  # of the squared gradient error, gone where the result is exact
+    whole: float = 0.0  # gradient error with all ops' errors
+    left: float = 0.0  # the same where this result is exact
+
+
+@dataclass(frozen=True, slots=True)
 class PrecisionFacts:
     """All of it for one step."""
 
     ops: tuple[OpLoss, ...] = ()  # those that lost most, in tape order
     gradients: tuple[GradientLoss, ...] = ()
     integers: tuple[IntegerLoss, ...] = ()
+    amplified: tuple[AmplifiedError, ...] = ()  # in tape order
     update_floor: float | None = None  # unscaled gradient below which the optimizer's step shrinks with it; None: it always does
