@@ -32,7 +32,9 @@ AGAIN_FACTOR, AGAIN_STEPS = 4, 50
 # Steps examined although nothing was flagged: silent faults. Four in a row tell a rounding error
 # that lasts from one that averages out, later ones follow the run in ever wider strides. The last
 # one is examined as well: what has stopped by then stays behind.
-SAMPLED_STEPS = frozenset((0, 1, 2, 3, 4, 9, 19, 49, 99, 199, 499, 999, 1999, 4999, 9999))
+SAMPLED_STEPS = frozenset(
+    (0, 1, 2, 3, 4, 9, 19, 49, 99, 149, 199, 299, 499, 699, 999, 1499, 1999, 2999, 4999, 6999)
+)
 MAX_SHARED = 3  # steps on which it is measured what lost digits do to the gradient
 FAR_OFF = 0.2  # gradient error from which on that is asked
 SAMPLING_SHARE = 0.2  # of the run's time so far may go into them

@@ -17,7 +17,7 @@ from fp16doctor.replay.addends import Addends
 from fp16doctor.replay.amplified import Amplified
 from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
-from fp16doctor.replay.integers import integer_loss
+from fp16doctor.replay.integers import integer_loss, same_integers
 from fp16doctor.replay.lockstep import Observer
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.update_floor import update_floor
@@ -73,7 +73,7 @@ class PrecisionObserver(Observer):
                 self._measure_op(call, ref, mine, other, inherited)
                 self._measure_error(call, mine, other, run, reference)
                 found = integer_loss(call, ref, mine, other)
-                if found is not None:
+                if found is not None and same_integers(call, run, reference):
                     self._integers.append(found)
             else:
                 self._shares[ref.storage] = inherited

@@ -37,6 +37,7 @@ class Rebound:
     old: TensorRef  # a leaf
     new: TensorRef
     path: Path  # from the new one back to the old one
+    updates: int  # by that line: two where a batch is prepared in the step before and in this one
 
 
 def rebounds(tape: Tape, producers: Producers) -> Iterator[Rebound]:
@@ -52,7 +53,8 @@ def rebounds(tape: Tape, producers: Producers) -> Iterator[Rebound]:
             continue
         line = call.site.source, call.op, ref.shape
         count[line] = count.get(line, -1) + 1
-        yield Rebound((*line, count[line]), path[-1][1], ref, path)
+        updates = sum((tape.ops[i].site.source, tape.ops[i].op) == line[:2] for i, _ in path)
+        yield Rebound((*line, count[line]), path[-1][1], ref, path, updates)
 
 
 def _is_state(tape: Tape, ref: TensorRef) -> bool:
@@ -108,19 +110,28 @@ def _storages(value: object) -> set[int]:
     return {r.storage for r in refs_in(value)}
 
 
+End = tuple[int, Tensor]  # address, values
+
+
+def _same(one: End, other: End) -> bool:
+    return one[0] == other[0] and torch.equal(one[1], other[1])
+
+
 @dataclass(slots=True)
 class Chains:
     """Which pairs follow one another from step to step."""
 
-    _left: dict[Name, tuple[int, int, Tensor]] = field(default_factory=dict)
+    _left: dict[Name, tuple[int, End, End]] = field(default_factory=dict)
     _times: dict[Name, int] = field(default_factory=dict)
 
-    def note(self, name: Name, step: int, old: tuple[int, Tensor], new: tuple[int, Tensor]) -> None:
+    def note(self, pair: Rebound, step: int, old: End, new: End) -> None:
         """Take note of one step: addresses and values of the old tensor and of the new one."""
-        known = self._left.get(name)
-        if known is not None and known[:2] == (step - 1, old[0]) and torch.equal(known[2], old[1]):
-            self._times[name] = self._times.get(name, 0) + 1
-        self._left[name] = step, new[0], new[1].clone()
+        known = self._left.get(pair.name)
+        if known is not None and known[0] == step - 1:
+            both = pair.updates > 1 and _same(known[1], old)  # what that step did is here as well
+            if both or _same(known[2], old):
+                self._times[pair.name] = self._times.get(pair.name, 0) + 1
+        self._left[pair.name] = step, (old[0], old[1].clone()), (new[0], new[1].clone())
 
     def confirmed(self, name: Name) -> bool:
         """Tell whether a state goes by that name."""

@@ -103,9 +103,7 @@ class UpdateWatch:
         """Book the step: to be called where nothing else than rounding changed its updates."""
         for pair, old, new in self._rebound:
             start, end = self._tape.leaves[pair.old.storage], pair.new.storage
-            ledger.chains.note(
-                pair.name, self._tape.step, (start.key, old), (self._tape.keys[end], new)
-            )
+            ledger.chains.note(pair, self._tape.step, (start.key, old), (self._tape.keys[end], new))
         for key, loss, moved, intended in self._seen:
             ledger.add(key, loss, moved, intended)
 
