@@ -22,6 +22,7 @@ REALISED = 0.5
 MANY_WRITES = 8  # in-place writes in one step that make a tensor an accumulator
 ACCUMULATED = 0.9  # realised fraction an accumulator must have
 FEW_STEPS = 2  # a single step proves no lasting loss
+MISSED = 0.1  # of its value that a tensor which has stopped must have missed since
 LOSS_ERROR = 0.01  # relative error of the loss that no 16-bit rounding of a sound step reaches
 GRADIENT_ERROR = 0.1  # the same for the gradient
 
@@ -125,3 +126,15 @@ def is_accumulator(update: UpdateLoss) -> bool:
 def stays_behind(update: UpdateLoss) -> bool:
     """Whether a stored tensor does not follow its updates over the examined steps."""
     return update.steps >= FEW_STEPS and update.realised < REALISED
+
+
+def has_stopped(update: UpdateLoss) -> bool:
+    """Whether a stored tensor that followed at first stands still at the end of the run.
+
+    An average that has arrived moves by noise, which cancels; one that has stopped misses the same
+    movement step after step.
+    """
+    still = update.standstill
+    if still is None or still.steps < FEW_STEPS:
+        return False
+    return still.realised < REALISED and still.missed >= MISSED

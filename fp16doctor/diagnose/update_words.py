@@ -17,15 +17,47 @@ def spacing(update: UpdateLoss) -> str:
     """What the format swallows, and how large the typical update is."""
     half = power(int(log2(limits(update.format).eps)) - 2)
     text = f"{update.format} swallows updates below {half} of the value."
-    if update.relative_update is None or update.relative_update - update.relative_update != 0:
+    still = update.standstill
+    size = update.relative_update if still is None else still.relative_update
+    if size is None or size - size != 0:
         return text
-    return f"{text} The median update is {number(update.relative_update)} of it."
+    return f"{text} The median update is {number(size)} of it."
+
+
+def stopped(update: UpdateLoss, count: int) -> str:
+    """From which step on a tensor that followed at first stands still."""
+    still = update.standstill
+    if still is None:
+        return ""
+    verb = "stands" if count == 1 else "stand"
+    return (
+        f"{verb} still from step {still.first} on, "
+        f"realising {number(still.realised)} of the updates"
+    )
+
+
+def standing(update: UpdateLoss) -> str:
+    """How much movement was missed since."""
+    still = update.standstill
+    if still is None:
+        return ""
+    return (
+        f"Up to step {still.last} it missed {number(100 * still.missed)} % of its value; over "
+        f"all examined steps it realised {number(update.realised)} of its updates."
+    )
 
 
 def movement(update: UpdateLoss) -> tuple[Evidence, ...]:
     """Realised fraction and unchanged elements, over the examined steps."""
     name = f"`{update.name}`" if update.name else "the tensor"
+    still = update.standstill
+    late = () if still is None else (
+        Evidence(f"realised fraction of the updates of {name} from step {still.first} on",
+                 still.realised, "replayed:fp32", limit=1.0, limit_name="full update",
+                 format=update.format),
+    )  # fmt: skip
     return (
+        *late,
         Evidence(f"realised fraction of the updates of {name}", update.realised, "replayed:fp32",
                  limit=1.0, limit_name="full update", format=update.format),
         Evidence(f"unchanged elements over {update.steps} steps", float(update.unchanged),

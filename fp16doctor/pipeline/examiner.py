@@ -18,6 +18,7 @@ from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.tape_builder import build_refused, build_tape
 from fp16doctor.replay.evaluations import first_evaluation
+from fp16doctor.replay.exact_sums import with_shares
 from fp16doctor.replay.examine import examine
 from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.schema.location import Phase
@@ -30,8 +31,13 @@ MAX_WARMUP_EXAMINED = 2  # of which for gradients that overflow while the scaler
 # collapse.
 AGAIN_FACTOR, AGAIN_STEPS = 4, 50
 # Steps examined although nothing was flagged: silent faults. Four in a row tell a rounding error
-# that lasts from one that averages out, later ones follow the run in ever wider strides.
-SAMPLED_STEPS = frozenset((0, 1, 2, 3, 4, 9, 19, 49, 99, 199, 499, 999, 1999, 4999, 9999))
+# that lasts from one that averages out, later ones follow the run in ever wider strides. The last
+# one is examined as well: what has stopped by then stays behind.
+SAMPLED_STEPS = frozenset(
+    (0, 1, 2, 3, 4, 9, 19, 49, 99, 149, 199, 299, 499, 699, 999, 1499, 1999, 2999, 4999, 6999)
+)
+MAX_SHARED = 3  # steps on which it is measured what lost digits do to the gradient
+FAR_OFF = 0.2  # gradient error from which on that is asked
 SAMPLING_SHARE = 0.2  # of the run's time so far may go into them
 SAMPLING_ALLOWANCE = 5.0  # seconds that may go into them in any case
 
@@ -54,6 +60,7 @@ class Examiner:
         self._known: dict[Hashable, int] = {}  # birth -> step at which it was last examined
         self._warmups = 0
         self._flagged = 0
+        self._shared = 0
         self._began = time.perf_counter()
 
     def begin(self) -> None:
@@ -124,6 +131,7 @@ class Examiner:
         info = next((s for s in reversed(recorder.book.steps) if s.step == tape.step), None)
         if info is not None:
             trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
+        trace = self._with_shares(tape, trace)
         self.traces.append(trace)
         self.shelf.offer(tape, trace)
         if self.keeper is not None:
@@ -139,9 +147,21 @@ class Examiner:
         events = _up_to_weights(trace.events, len(part.ops))
         return part, replace(examine(part, with_reference=True), events=events)
 
+    def _with_shares(self, tape: Tape, trace: ReplayTrace) -> ReplayTrace:
+        """Measure what sums that lost their digits do to a gradient that is far off."""
+        facts = trace.precision
+        off = next((s.error for s in trace.sinks if s.sink == "gradients"), None) or 0.0
+        if facts is None or not facts.amplified or off < FAR_OFF or self._shared >= MAX_SHARED:
+            return trace
+        self._shared += 1
+        amplified = with_shares(tape, facts.amplified)
+        return replace(trace, precision=replace(facts, amplified=amplified))
+
     def _due(self, recorder: Recorder, roll: Roll) -> bool:
         """Tell whether a step without a flag is one of the sampled ones, and there is time."""
-        if not recorder.steps.attempted or roll.step not in SAMPLED_STEPS:
+        if not recorder.steps.attempted:
+            return False
+        if roll.step not in SAMPLED_STEPS and not recorder.stopping:
             return False
         if not self.traces:
             return True

@@ -11,6 +11,8 @@ On each examined step, at the settled loss scale, against the fp32 replay of the
 
 4. *improvement*: where the run itself meets all of this, its gradient error is more than that of
    rounding noise, and it is at least halved; or a keep-list takes three quarters of it away.
+   Where rounding is the fault itself (digits that cancel, integers that collide) noise does the
+   same, and an error beyond that of sound steps is enough.
 
 Over the run of consecutive steps, everything carried along:
 
@@ -38,6 +40,7 @@ LOSS_ALONE = 0.02  # relative error of a loss whose gradient was never computed
 SHORTEST_COURSE = 4  # consecutive steps that say something
 COURSE_GAIN = 0.1  # share of the fp32 gain that a candidate may miss
 COURSE_LOSS = 0.02  # share of the loss that two formats may differ by
+BEYOND_ROUNDING = 0.05  # gradient error that the rounding of a sound step does not reach
 IMPROVEMENT = 0.5  # of the run's gradient error that may remain, where nothing else was wrong
 FAULT_NOT_SHOWN = "the replayed steps do not show the fault"
 LOST_TENSOR = 0.5  # share of one parameter's Σ|g| that may not be lost

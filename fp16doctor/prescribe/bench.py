@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.acceptance import (
+    BEYOND_ROUNDING,
     FAULT_NOT_SHOWN,
     SHORTEST_COURSE,
     Judgement,
@@ -83,6 +84,7 @@ class Bench:
         self.tapes = tapes
         self.window = window  # consecutive steps
         self.faults: frozenset[Place] = frozenset()  # of the findings: they must be gone
+        self.of_rounding = False  # what is to be cured is an error of rounding
         self._reference_course: Course | None = None
         self._floors: dict[tuple[int, str], float] = {}
         self.time, self._tolerance = TimeBudget(budget_s), tolerance
@@ -178,9 +180,12 @@ class Bench:
         """Hold an accepted candidate against a run that would be accepted as well."""
         if not attempt.judgements or not attempt.accepted or not self.as_run().accepted:
             return attempt
+        before = self.as_run().gradient_error
         floor = max(self.floor(place, AS_RUN) for place in range(len(self.tapes)))
+        if self.of_rounding and (before or 0.0) >= BEYOND_ROUNDING:
+            floor = 0.0  # the fault is that these steps are as sensitive
         reason = improvement_reason(
-            self.as_run().gradient_error,
+            before,
             attempt.gradient_error,
             floor,
             in_part=bool(attempt.policy.keep) and not attempt.policy.widen,

@@ -19,6 +19,7 @@ from fp16doctor.prescribe.remaining import faults_of
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.treatable import (
     OF_PRECISION,
+    OF_ROUNDING,
     SCALER_USE,
     codes_of,
     demanding,
@@ -70,6 +71,7 @@ def plan(
         )
     if bench is not None:
         bench.faults = faults_of(findings)
+        bench.of_rounding = any(codes_of(f) & OF_ROUNDING for _, f in demanding(findings))
     case = Case(tuple(findings), bench, updates, refused, run)
     found = tuple(map(with_forms, held_to_intended(case, tuple(prescriptions(case)))))
     if leading.name in _LOGIC:

@@ -16,6 +16,7 @@ MAX_SICK = 2  # steps in which something non-finite was born
 MAX_SOUND = 2  # steps without
 WINDOW = 10  # consecutive steps from the start, or from the first one that went wrong
 MAX_WINDOW = 20
+FAR_OFF = 0.2  # gradient error that is kept for its own sake where integers or digits were lost
 MAX_BYTES = 256 * 2**20  # of copies made of one step's leaves
 MAX_WINDOW_BYTES = 16 * 2**20  # the same for each of the consecutive steps
 
@@ -30,6 +31,7 @@ class TapeShelf:
         self._links = Links()
         self._until = WINDOW
         self._ill_since: int | None = None
+        self._off = 0.0  # largest gradient error of a kept step by what rounding lost
         self.refused: Tape | None = None  # up to a call that raised, at the run's end
 
     def refuse(self, tape: Tape | None) -> None:
@@ -53,8 +55,12 @@ class TapeShelf:
         if sick and any(e.reaches for e in trace.events):
             self._fell_ill(tape.step)
         shelf, most = (self._sick, MAX_SICK) if sick else (self._sound, MAX_SOUND)
+        off = _off_by_rounding(trace)
         if len(shelf) < most:
             shelf.append(detached(tape))
+            self._off = max(self._off, off)
+        elif not sick and off >= FAR_OFF > self._off:
+            shelf[-1], self._off = detached(tape), off  # the steps so far do not show the fault
 
     def _fell_ill(self, step: int) -> None:
         """Follow the run from its first bad step on."""
@@ -89,6 +95,13 @@ class TapeShelf:
     def window(self) -> tuple[Tape, ...]:
         """Return the consecutive steps."""
         return tuple(self._window)
+
+
+def _off_by_rounding(trace: ReplayTrace) -> float:
+    facts = trace.precision
+    if facts is None or not (facts.amplified or any(i.collisions for i in facts.integers)):
+        return 0.0
+    return next((s.error or 0.0 for s in trace.sinks if s.sink == "gradients"), 0.0)
 
 
 def size_of(tape: Tape) -> int:

@@ -12,8 +12,9 @@ from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.parameters import parameter_numbers
+from fp16doctor.replay.rebound import rebounds
 from fp16doctor.replay.solo import SoloPlayer
-from fp16doctor.replay.updates import carries_state
+from fp16doctor.replay.updates import carries_state, is_weight
 from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
 from fp16doctor.schema.tape import Tape
 
@@ -48,16 +49,19 @@ def realised_in_fp32(
 def _finals(tape: Tape, policy: PrecisionPolicy, parameters: bool) -> Finals:
     producers = producers_of(tape)
     watched = {}
-    for number, leaf in tape.leaves.items():
-        if leaf.is_parameter is not parameters:
+    for number in tape.leaves:
+        if is_weight(tape, number) is not parameters:
             continue
         ref, writers = producers.widest_view(number), producers.writers(number)
         half = ref is not None and torch_dtype(ref.dtype) in (torch.float16, torch.bfloat16)
         if ref is not None and half and writers and carries_state(tape, number, writers):
             watched[number] = ref
+    pairs = () if parameters else tuple(rebounds(tape, producers))
     with random_state_kept(), torch.no_grad():
         player = SoloPlayer(tape, policy)
         before = {n: player.env.tensor(r).clone() for n, r in watched.items()}
+        before |= {p.new.storage: player.env.tensor(p.old).clone() for p in pairs}
+        watched |= {p.new.storage: p.new for p in pairs}
         for call in tape.ops:
             player.play(call)
         return {n: (before[n], player.env.tensor(r)) for n, r in watched.items()}

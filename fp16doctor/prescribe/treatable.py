@@ -13,8 +13,11 @@ from fp16doctor.schema.location import OpSite
 
 # Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
 OF_PRECISION = frozenset(
-    ("FD101", "FD102", "FD103", "FD104", "FD110", "FD111", "FD201", "FD202", "FD305")
+    ("FD101", "FD102", "FD103", "FD104", "FD110", "FD111", "FD201", "FD202", "FD305", "FD306")
 )
+
+# Of these, where rounding itself is the fault: nothing left the format's range.
+OF_ROUNDING = frozenset(("FD305", "FD306"))
 
 # Codes of a GradScaler used so that the update is another one than without it.
 SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409", "FD410", "FD411", "FD412"))

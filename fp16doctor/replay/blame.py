@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -222,13 +222,24 @@ class _Measure:
         return (self._error(chosen) / self._whole) ** 2
 
 
-def replayed(tape: Tape, errors: Errors, chosen: Collection[int]) -> Results:
-    """Return the results of the step in fp32 with the errors of the chosen ops put back in."""
+def replayed(
+    tape: Tape,
+    errors: Errors,
+    chosen: Collection[int],
+    right: Mapping[int, tuple[TensorRef, Tensor]] | None = None,
+) -> Results:
+    """Return the results of the step in fp32 with the errors of the chosen ops put back in.
+
+    ``right``: op -> the value that its result is given.
+    """
+    right = right or {}
     player, forget, taken = SoloPlayer(tape, FP32), spent(tape), set(chosen)
     for call in tape.ops[: end_of(tape)]:
         player.play(call)
         for ref, error in errors[call.index] if call.index in taken else ():
             player.env.tensor(ref).add_(error)
+        if call.index in right:
+            player.env.tensor(right[call.index][0]).copy_(right[call.index][1])
         for number in forget.get(call.index, ()):
             player.env.drop(number)
     return results_of(tape, player)

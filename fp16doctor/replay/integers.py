@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay.environment import torch_dtype
+from fp16doctor.replay.player import Player
 from fp16doctor.replay.values import FORMAT_NAMES
 from fp16doctor.schema.precision import IntegerLoss
 from fp16doctor.schema.tape import OpCall, TensorRef, refs_in
@@ -21,13 +22,16 @@ def integer_loss(call: OpCall, ref: TensorRef, mine: Tensor, other: Tensor) -> I
     """Return what rounding did to an output that should be all integers; None if nothing."""
     if call.op.split(".")[1] not in _MAKERS or not _from_integers(call):
         return None
+    fmt = get_format(FORMAT_NAMES[torch_dtype(ref.dtype)])
+    exact_up_to = float(2 ** (fmt.mantissa_bits + 1))
     a, b = mine.double(), other.double()
+    if not b.numel() or not float(b.abs().max()) > exact_up_to:
+        return None
     if not bool(torch.isfinite(b).all()) or not bool((b == b.round()).all()):
         return None
     changed = int((a != b).sum())
     if not changed:
         return None
-    fmt = get_format(FORMAT_NAMES[torch_dtype(ref.dtype)])
     return IntegerLoss(
         site=call.site,
         format=fmt.name,
@@ -35,7 +39,23 @@ def integer_loss(call: OpCall, ref: TensorRef, mine: Tensor, other: Tensor) -> I
         changed=changed,
         collisions=int(b.unique().numel() - a.unique().numel()),
         largest=float(b.abs().max()),
-        exact_up_to=float(2 ** (fmt.mantissa_bits + 1)),
+        exact_up_to=exact_up_to,
+    )
+
+
+def same_integers(call: OpCall, run: Player, reference: Player) -> bool:
+    """Tell whether both replays give the op the same integers.
+
+    An index that rounding has moved (argmax, topk) is another one: what comes of it is no rounding
+    of integers.
+    """
+    return all(
+        torch.equal(run.env.tensor(r), reference.env.tensor(r))
+        for r in refs_in((call.args, call.kwargs))
+        if r.storage not in call.mutates
+        and not torch_dtype(r.dtype).is_floating_point
+        and run.env.has(r.storage)
+        and reference.env.has(r.storage)
     )
 
 

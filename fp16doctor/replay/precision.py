@@ -14,9 +14,10 @@ from torch import Tensor
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.addends import Addends
+from fp16doctor.replay.amplified import Amplified
 from fp16doctor.replay.dataflow import producers_of
 from fp16doctor.replay.environment import torch_dtype
-from fp16doctor.replay.integers import integer_loss
+from fp16doctor.replay.integers import integer_loss, same_integers
 from fp16doctor.replay.lockstep import Observer
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.update_floor import update_floor
@@ -40,6 +41,7 @@ class PrecisionObserver(Observer):
         self._producers = producers_of(tape)
         self.updates = UpdateWatch(tape)
         self._addends = Addends()
+        self._amplified = Amplified(tape, self._producers)
         self._shares: dict[int, float] = {}  # storage -> lost share of its present value
         self._ops: dict[int, OpLoss] = {}
         self._gradients: list[GradientLoss] = []
@@ -63,6 +65,7 @@ class PrecisionObserver(Observer):
         self._addends.used(call, run)
         if call.opaque or op_traits.is_uninitialised(call.op):
             return
+        self._amplified.made(call, run, reference)
         inherited = max((self._shares.get(r.storage, 0.0) for r in _inputs(call)), default=0.0)
         for ref in _outputs(call):
             if torch_dtype(ref.dtype) in _HALF and run.env.has(ref.storage):
@@ -70,7 +73,7 @@ class PrecisionObserver(Observer):
                 self._measure_op(call, ref, mine, other, inherited)
                 self._measure_error(call, mine, other, run, reference)
                 found = integer_loss(call, ref, mine, other)
-                if found is not None:
+                if found is not None and same_integers(call, run, reference):
                     self._integers.append(found)
             else:
                 self._shares[ref.storage] = inherited
@@ -83,6 +86,7 @@ class PrecisionObserver(Observer):
             ops=tuple(sorted(kept, key=lambda o: o.site.index)),
             gradients=tuple(self._gradients),
             integers=tuple(self._integers),
+            amplified=self._amplified.facts(),
             update_floor=update_floor(self._tape),
         )
 

@@ -10,6 +10,8 @@ stored values. Must not know bounds or words.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,8 @@ from fp16doctor.replay import op_traits
 from fp16doctor.replay.dataflow import producers_of, writes
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.player import Player
+from fp16doctor.replay.rebound import Name, Path, Rebound, rebounds
+from fp16doctor.replay.retention import in_place, retention
 from fp16doctor.replay.update_ledger import UpdateLedger, sample
 from fp16doctor.replay.values import FORMAT_NAMES
 from fp16doctor.schema.precision import UpdateLoss
@@ -30,7 +34,8 @@ class UpdateWatch:
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._seen: list[tuple[int, UpdateLoss, Tensor, Tensor]] = []
+        self._seen: list[tuple[int | Name, UpdateLoss, Tensor, Tensor]] = []
+        self._rebound: list[tuple[Rebound, Tensor, Tensor]] = []  # sampled values of both ends
         self._producers = producers_of(tape)
 
     def measure(self, run: Player, reference: Player) -> None:
@@ -43,14 +48,33 @@ class UpdateWatch:
             if not (run.env.has(number) and reference.env.has(number)):
                 continue
             if carries_state(self._tape, number, writers):
-                before = _initial(leaf.data, ref)
-                self._book(number, ref, before, run.env.tensor(ref), reference.env.tensor(ref))
+                change = _Change(
+                    _initial(leaf.data, ref), run.env.tensor(ref), reference.env.tensor(ref)
+                )
+                path = in_place(self._tape, ref, writers)
+                last = _main_writer(self._tape, writers)
+                self._book(leaf.key, number, last, change, path)
+        for pair in rebounds(self._tape, self._producers):
+            if run.env.has(pair.new.storage) and reference.env.has(pair.new.storage):
+                self._book_rebound(pair, run, reference)
+
+    def _book_rebound(self, pair: Rebound, run: Player, reference: Player) -> None:
+        before = _initial(self._tape.leaves[pair.old.storage].data, pair.old)
+        after = run.env.tensor(pair.new)
+        change = _Change(before, after, reference.env.tensor(pair.new))
+        self._rebound.append((pair, sample(before), sample(after)))
+        self._book(pair.name, pair.old.storage, pair.path[0][0], change, pair.path)
 
     def _book(
-        self, number: int, ref: TensorRef, before: Tensor, after: Tensor, wide: Tensor
+        self,
+        key: int | Name,
+        number: int,
+        last: int,
+        change: _Change,
+        path: Path,
     ) -> None:
-        leaf, writers = self._tape.leaves[number], self._producers.writers(number)
-        start, end, intended_end = before.double(), after.double(), wide.double()
+        leaf = self._tape.leaves[number]
+        start, end, intended_end = change.start.double(), change.end.double(), change.wide.double()
         good = torch.isfinite(end) & torch.isfinite(intended_end) & torch.isfinite(start)
         zero = torch.zeros_like(start)
         delta = torch.where(good, end - start, zero)
@@ -59,24 +83,55 @@ class UpdateWatch:
         sizes = (intended[moves] / start[moves]).abs()
         loss = UpdateLoss(
             name=leaf.name or "",
-            role="parameter" if leaf.is_parameter else "buffer" if leaf.is_buffer else "state",
-            format=FORMAT_NAMES[torch_dtype(ref.dtype)],
-            site=self._tape.ops[_main_writer(self._tape, writers)].site,
-            total=after.numel(),
+            role=_role(self._tape, number),
+            format=FORMAT_NAMES[change.end.dtype],
+            site=self._tape.ops[last].site,
+            total=start.numel(),
             unchanged=int(((delta == 0) & moves).sum()),
             should_move=int(moves.sum()),
             underflows=int(((end == 0) & (intended_end != 0) & good).sum()),
             dot=float((delta * intended).sum()),
             norm2=float((intended**2).sum()),
-            n_writes=len(writers),
+            n_writes=max(len(self._producers.writers(number)), 1),
             relative_update=float(sizes.median()) if sizes.numel() else None,
+            size=float(sample(start).norm()),
+            retention=retention(self._tape, path),
         )
-        self._seen.append((leaf.key, loss, sample(delta), sample(intended)))
+        self._seen.append((key, loss, sample(delta), sample(intended)))
 
     def commit(self, ledger: UpdateLedger) -> None:
         """Book the step: to be called where nothing else than rounding changed its updates."""
+        for pair, old, new in self._rebound:
+            start, end = self._tape.leaves[pair.old.storage], pair.new.storage
+            ledger.chains.note(pair, self._tape.step, (start.key, old), (self._tape.keys[end], new))
         for key, loss, moved, intended in self._seen:
             ledger.add(key, loss, moved, intended)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A tensor in front of a step and behind it, as run and in the reference."""
+
+    start: Tensor
+    end: Tensor
+    wide: Tensor
+
+
+def is_weight(tape: Tape, number: int) -> bool:
+    """Tell whether a tensor is trained: a parameter that gets a gradient.
+
+    A copy of a model, for evaluation or as an average, has parameters too, but no gradients.
+    """
+    leaf, trained = tape.leaves[number], set(tape.gradients.values())
+    if not leaf.is_parameter or not trained:
+        return leaf.is_parameter
+    return (leaf.name or f"parameter {number}") in trained
+
+
+def _role(tape: Tape, number: int) -> str:
+    if is_weight(tape, number):
+        return "parameter"
+    return "buffer" if tape.leaves[number].is_buffer else "state"
 
 
 def _main_writer(tape: Tape, writers: list[int]) -> int:

@@ -45,6 +45,18 @@ class GradientLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class Standstill:
+    """The examined steps at the end of the run in which a tensor realised little."""
+
+    first: int  # step
+    last: int  # step
+    steps: int  # examined among them
+    realised: float  # fraction of their intended updates, ⟨Δ, Δref⟩ / ‖Δref‖² over them
+    missed: float  # movement of the steps from first to last that did not come, as a share of the value
+    relative_update: float | None = None  # median |Δref| / |w| in the last of them
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateLoss:
     """A stored 16-bit tensor that steps update in place, over the examined steps."""
 
@@ -63,6 +75,9 @@ class UpdateLoss:
     relative_update: float | None = None  # median |Δref| / |w| over elements that should move
     bias: float | None = None  # ‖ΣΔ − ΣΔref‖ / ‖ΣΔref‖
     persistence: float = 0.0  # ‖Σerror‖² / Σ‖error‖²: 1 for independent errors, n for lasting ones
+    size: float = 0.0  # ‖value‖ in front of the last examined step, sampled
+    retention: float = 1.0  # what a step multiplies the old value by, as far as its ops say
+    standstill: Standstill | None = None  # None: the last examined step moved it
 
     @property
     def realised(self) -> float:
@@ -84,10 +99,25 @@ class IntegerLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class AmplifiedError:
+    """A sum or difference whose result is far less exact than its operands."""
+
+    site: OpSite
+    format: str  # 16-bit format of an operand or of the result
+    error: float  # ‖as run − reference‖ / ‖reference‖ of the result
+    error_in: float  # the same of the worst operand; of a chain by one line, of what enters it
+    cause_site: OpSite | None = None  # op that made the worst operand
+    share: float | None = None  # of the squared gradient error, gone where the result is exact
+    whole: float = 0.0  # gradient error with all ops' errors
+    left: float = 0.0  # the same where this result is exact
+
+
+@dataclass(frozen=True, slots=True)
 class PrecisionFacts:
     """All of it for one step."""
 
     ops: tuple[OpLoss, ...] = ()  # those that lost most, in tape order
     gradients: tuple[GradientLoss, ...] = ()
     integers: tuple[IntegerLoss, ...] = ()
+    amplified: tuple[AmplifiedError, ...] = ()  # in tape order
     update_floor: float | None = None  # unscaled gradient below which the optimizer's step shrinks with it; None: it always does

@@ -2,7 +2,9 @@
 
 What it checks:
     The realised fraction ⟨Δ, Δref⟩ / ‖Δref‖² of every 16-bit tensor that lives from step to step,
-    is made from its own old value and is no parameter: EMA copies, optimizer moments, buffers.
+    is made from its own old value and is not trained: EMA copies, optimizer moments, buffers,
+    sums, written in place or bound anew. Over all examined steps, and from the first of the last
+    ones on in which less than half arrived: what follows at first may stop once it has grown.
 
 Why it matters:
     decay · old + (1 − decay) · new with a decay of 0.997 changes a value by 3e-3 of the distance:
@@ -27,8 +29,8 @@ from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import counted, number, place
-from fp16doctor.diagnose.shares import is_accumulator, stays_behind
-from fp16doctor.diagnose.update_words import movement, spacing
+from fp16doctor.diagnose.shares import has_stopped, is_accumulator, stays_behind
+from fp16doctor.diagnose.update_words import movement, spacing, standing, stopped
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.precision import UpdateLoss
 
@@ -41,27 +43,29 @@ def lost_state_updates(seen: Observations) -> Iterator[Finding]:
     for update in states:
         by_line.setdefault((update.site.source, update.site.op), []).append(update)
     for group in by_line.values():
-        lost = [u for u in group if stays_behind(u)]
+        lost = [u for u in group if stays_behind(u) or has_stopped(u)]
         if lost:
             yield _finding(lost, group)
 
 
 def _finding(lost: list[UpdateLoss], group: list[UpdateLoss]) -> Finding:
-    worst = max(lost, key=lambda u: u.total)
+    worst = max(lost, key=lambda u: (stays_behind(u), u.total))
+    late = not stays_behind(worst)
+    beside = counted(len(group), f"{worst.format} tensor")
+    hardly = f"hardly follow: the largest realises {number(worst.realised)} of its updates"
     return Finding(
         code="FD302",
         name="lost-state-updates",
         severity=Severity.ERROR,
         fault=Fault.LOST_UPDATE,
-        what=(
-            f"{len(lost)} of {counted(len(group), f'{worst.format} tensor')} beside the weights "
-            f"hardly follow: the largest realises {number(worst.realised)} of its updates"
-        ),
-        cause=f"{spacing(worst)} {place(worst.site)} updates the tensor in place and stores "
-        f"{worst.format}.",
+        what=f"{len(lost)} of {beside} beside the weights "
+        + (stopped(worst, len(lost)) if late else hardly),
+        cause=f"{spacing(worst)} {place(worst.site)} updates the tensor and stores "
+        f"{worst.format}." + (f" {standing(worst)}" if late else ""),
         site=worst.site,
         evidence=movement(worst),
         consequences=len(lost) - 1,
         reaches=("buffers",),
-        advice="keep the tensor in fp32 (EMA copy, moment, running value) and cast a copy for use",
+        advice="keep the tensor in fp32 (EMA copy, moment, sum, running value) and cast a copy "
+        "for use",
     )

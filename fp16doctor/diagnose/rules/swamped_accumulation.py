@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import counted, number, place
-from fp16doctor.diagnose.shares import ACCUMULATED, is_accumulator
+from fp16doctor.diagnose.shares import ACCUMULATED, has_stopped, is_accumulator
 from fp16doctor.diagnose.update_words import movement, spacing
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.precision import UpdateLoss
@@ -36,7 +36,11 @@ from fp16doctor.schema.precision import UpdateLoss
 def swamped_accumulation(seen: Observations) -> Iterator[Finding]:
     """Yield one finding for all accumulators that fall behind."""
     sums = [u for u in seen.updates if is_accumulator(u)]
-    behind = [u for u in sums if u.realised < ACCUMULATED or (u.bias or 0.0) > 1 - ACCUMULATED]
+    behind = [
+        u
+        for u in sums
+        if u.realised < ACCUMULATED or (u.bias or 0.0) > 1 - ACCUMULATED or has_stopped(u)
+    ]
     if behind:
         yield _finding(behind, sums)
 
