@@ -5,40 +5,48 @@ Must not know how the ops are found or how the script is worded.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from fp16doctor.errors import UsageError
 
 if TYPE_CHECKING:
+    from fp16doctor.schema.bundle import Bundle
+    from fp16doctor.schema.diagnosis import Diagnosis
     from fp16doctor.schema.excerpt import Excerpt
 
 _MOST_SECONDS = 120
 
 
 @click.command("repro")
-@click.argument("source", metavar="BUNDLE", type=click.Path(path_type=Path))
+@click.argument("source", metavar="BUNDLE|DIAGNOSIS", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
     metavar="FILE.py",
     help="The script; - for stdout, where its tensors fit into it.  [default: repro-<name>.py]",
 )
-def repro(source: Path, output: str | None) -> None:
+@click.option(
+    "--no-run",
+    is_flag=True,
+    help="Fail where a diagnosis has no bundle, instead of running its script again.",
+)
+def repro(source: Path, output: str | None, no_run: bool) -> None:
     """Write a script of about thirty lines that shows the fault with torch alone.
 
     The op that a bundle's leading finding names is run on what it was given in the run, cut to
     the part that still shows the fault. The script is run before it is handed over.
+
+    DIAGNOSIS is a JSON file of scan: its bundle is taken, or where none was kept the training
+    script runs again as it was scanned, and what it writes is written again.
     """
     from fp16doctor.pipeline.repro import excerpt_of
-    from fp16doctor.record.bundle import read_bundle
 
-    if _is_json(source):
-        _refuse_diagnosis(source)
-    target = Path(output or f"repro-{source.stem}.py")
-    bundle = read_bundle(source)
+    bundle = _of_diagnosis(source, no_run=no_run) if _is_json(source) else _read(source)
+    target = Path(output or f"repro-{source.stem.removeprefix('fp16doctor-')}.py")
     excerpt = excerpt_of(bundle)
     if output == "-":
         _to_stdout(excerpt, source)
@@ -53,6 +61,12 @@ def repro(source: Path, output: str | None) -> None:
     click.echo(_run(target))
 
 
+def _read(source: Path) -> Bundle:
+    from fp16doctor.record.bundle import read_bundle
+
+    return read_bundle(source)
+
+
 def _is_json(source: Path) -> bool:
     try:
         with source.open("rb") as stream:
@@ -61,21 +75,42 @@ def _is_json(source: Path) -> bool:
         return False  # reading the bundle says what is wrong
 
 
-def _refuse_diagnosis(source: Path) -> NoReturn:
-    """A diagnosis says where and how much, and holds no tensor that an op could be given."""
-    import shlex
-
+def _of_diagnosis(source: Path, *, no_run: bool) -> Bundle:
+    """Return the step of a diagnosis: the one that was kept, else that of a second run."""
+    from fp16doctor.pipeline.kept import find_bundle
     from fp16doctor.schema.codec import load
 
-    run = load(source).run
-    again = shlex.join(
-        ("fp16doctor", "scan", "--save-bundle", "kept.fp16doctor", run.script, *run.argv)
-    )
-    raise UsageError(
-        f"'{source}' is a diagnosis, which holds no tensors to run an op on; keep them with"
-        f" `{again}`, then `fp16doctor repro kept.fp16doctor`",
-        "repro-needs-bundle",
-    )
+    diagnosis = load(source)
+    kept = find_bundle(diagnosis.bundle, source)
+    if kept is not None:
+        return _read(kept)
+    if no_run:
+        raise UsageError(
+            f"no bundle of '{source}' is there, and --no-run forbids to run"
+            f" {diagnosis.run.script!r} again; scan it with --save-bundle, or leave --no-run out",
+            "repro-needs-bundle",
+        )
+    return _again(diagnosis, source)
+
+
+def _again(diagnosis: Diagnosis, source: Path) -> Bundle:
+    from fp16doctor.pipeline.again import can_run_again, scan_again
+
+    start = can_run_again(diagnosis, source)
+    lost = "is not there" if diagnosis.bundle else "was not kept"
+    took = f"; it took {diagnosis.run.duration_s:.0f} s" if diagnosis.run.duration_s >= 1 else ""
+    _say(f"the bundle of '{source}' {lost}, so {diagnosis.run.script!r} runs again{took}")
+    with tempfile.TemporaryDirectory(prefix="fp16doctor-repro-") as folder:
+        bundle = _read(scan_again(diagnosis, start, Path(folder)))
+    before = next((f.code for f in diagnosis.findings if f.site is not None), None)
+    now = bundle.origin.finding.code if bundle.origin.finding else "no op's finding"
+    if before is not None and before != now:
+        _say(f"the run shows {now} first now, '{source}' shows {before}")
+    return bundle
+
+
+def _say(text: str) -> None:
+    click.echo(f"fp16doctor: {text}", err=True)
 
 
 def _to_stdout(excerpt: Excerpt, source: Path) -> None:

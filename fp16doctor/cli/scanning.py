@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from fp16doctor.cli.bundles import save_bundle
+from fp16doctor.cli.bundles import KeptBundle
 from fp16doctor.cli.headline import Headline
+from fp16doctor.cli.import_path import import_path
 from fp16doctor.cli.outputs import Output
 from fp16doctor.cli.saves import warn_of_saves
 from fp16doctor.cli.voice import Voice
 from fp16doctor.errors import Fp16DoctorError, OutputError
 from fp16doctor.record.script import PreparedScript, ScriptRun, Target, prepare, show_exception
-from fp16doctor.record.start import Start, start_of
+from fp16doctor.record.start import Start, scan_start, start_of
 from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.recording import Outcome
 
@@ -90,6 +90,7 @@ class _Scan:
         self._failed = False
         self._interrupted = False
         self._headline = Headline(voice)
+        self._kept = KeptBundle(request.bundle)
 
     def run(self, prepared: PreparedScript) -> int:
         """Everything from the start of the script to the exit status."""
@@ -99,7 +100,7 @@ class _Scan:
         if os.getpid() != self._process:  # a child the script forked: its parent reports
             return show_exception(run)
         with session.originals:
-            diagnosis = self._examine(session, run)
+            diagnosis = self._keep(session, self._examine(session, run))
             written = diagnosis is not None and self._write(diagnosis)
         _flush_stdout()
         status = show_exception(run)
@@ -109,7 +110,7 @@ class _Scan:
         if diagnosis is not None:
             with session.originals:
                 self._tell(diagnosis, outputs_written=written)
-                self._save_bundle(session, diagnosis)
+                self._kept.tell(self._voice)
         return self._status(status, diagnosis)
 
     def _session(self, prepared: PreparedScript) -> Session:
@@ -134,6 +135,7 @@ class _Scan:
                 keeps_bundle=request.bundle is not None,
                 style=request.style,
                 simulate=simulation_for(request.device, prepared),
+                start=scan_start(prepared, request.steps, request.device),
             ),
             request.target.name,
             request.target.argv,
@@ -189,14 +191,13 @@ class _Scan:
             return False
         return True
 
-    def _save_bundle(self, session: Session, diagnosis: Diagnosis) -> None:
-        output = self._request.bundle
-        if output is None:
-            return
-        saved = self._guarded(
-            "writing the bundle", lambda: save_bundle(session, diagnosis, output, self._voice)
-        )
-        self._failed = self._failed or not saved
+    def _keep(self, session: Session, diagnosis: Diagnosis | None) -> Diagnosis | None:
+        """Write the bundle that is asked for; the diagnosis names it."""
+        if diagnosis is None or self._request.bundle is None:
+            return diagnosis
+        self._guarded("writing the bundle", lambda: self._kept.write(session, diagnosis))
+        self._failed = self._failed or self._kept.failed
+        return replace(diagnosis, bundle=self._kept.file)
 
     def _tell(self, diagnosis: Diagnosis, *, outputs_written: bool) -> None:
         text = self._guarded(
@@ -231,7 +232,7 @@ class _Scan:
         if self._interrupted:
             return None
         try:
-            with _search_path(self._search_path):
+            with import_path(self._search_path):
                 return action()
         except KeyboardInterrupt:
             if self._running:  # it was meant for the script
@@ -259,17 +260,6 @@ def _severities(diagnosis: Diagnosis) -> Iterator[Severity]:
     yield from (finding.severity for finding in diagnosis.findings)
     if any(step.lost for step in diagnosis.steps):
         yield Severity.ERROR
-
-
-@contextmanager
-def _search_path(path: list[str]) -> Iterator[None]:
-    """Import from ``path``: an html.py beside the script is not the one that reports need."""
-    scripts = sys.path
-    sys.path = list(path)
-    try:
-        yield
-    finally:
-        sys.path = scripts
 
 
 def _html(diagnosis: Diagnosis, *, early: bool) -> str:

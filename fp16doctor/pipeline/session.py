@@ -40,6 +40,7 @@ from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
+from fp16doctor.schema.start import ScanStart
 from fp16doctor.schema.tape import Tape
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class ScanOptions:
     wants_tape: Callable[[int, Trouble], bool] | None = None
     before_step: Callable[[], None] | None = None  # may raise into the script
     simulate: str = NEVER  # when a CUDA device is simulated (``record.simulation``)
+    start: ScanStart | None = None  # how the command line started it
 
 
 def script_root(script: str) -> str:
@@ -280,6 +282,7 @@ class Session:
             ),
             acceptance=CRITERIA,
             context=contexts_of(findings, self._lines.around),
+            start=self._options.start,
         )
 
     def _times(self) -> summary.Times:

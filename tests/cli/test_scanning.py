@@ -269,6 +269,7 @@ def test_steps_warn_of_files_the_script_saves(
     assert "torch.save" in warning
     assert warning.endswith("[script-saves]")
     assert bench.options.pop("simulate") in ("never", "unnamed")  # never where there is a GPU
+    start = bench.options.pop("start")
     assert bench.options == {
         "steps": 3,
         "sources": True,
@@ -277,3 +278,4 @@ def test_steps_warn_of_files_the_script_saves(
         "keeps_bundle": False,
         "style": False,
     }
+    assert (start.file, start.steps) == (str(bench.folder / "train.py"), 3)
