@@ -27,7 +27,7 @@ class KeptBundle:
         self.file: BundleFile | None = None  # once it is there
         self.failed = False  # it should be there, and is not
         self._refusal = ""
-        self._step = 0
+        self._step, self._try = 0, ""
 
     def write(self, session: Session, diagnosis: Diagnosis) -> None:
         """Write the step that a scan kept; a scan that kept none has not failed."""
@@ -44,6 +44,9 @@ class KeptBundle:
             self._refusal = str(error)
             self.failed = error.slug == "bundle-not-written"
             return
+        shown = shlex.quote(self._output.shown)
+        raised = bundle.tape.refused  # no step to replay: the call alone is there
+        self._try = f"repro {shown}" if raised else f"replay {shown} --dtype bf16"
         self.file, self._step, self.failed = _named(path), bundle.tape.step, False
 
     def tell(self, voice: Voice) -> None:
@@ -53,8 +56,8 @@ class KeptBundle:
         if self.file is None or self._output is None:
             return
         shown = shlex.quote(self._output.shown)
-        again = f"try: fp16doctor replay {shown} --dtype bf16"
-        voice.say(f"bundle: {shown} (step {self._step}, {_size(self.file.size)})        {again}")
+        size = _size(self.file.size)
+        voice.say(f"bundle: {shown} (step {self._step}, {size})        try: fp16doctor {self._try}")
 
 
 def _named(path: Path) -> BundleFile:

@@ -145,7 +145,7 @@ class Session:
         Raises BundleError no-step-kept.
         """
         keeper = self._examiner.keeper or BundleKeeper()
-        return keeper.bundle(diagnosis.run, diagnosis.findings)
+        return keeper.bundle(diagnosis.run, diagnosis.findings, self._examiner.shelf.refused)
 
     # -- while it runs ---------------------------------------------------------------------------
 
