@@ -5,6 +5,7 @@ Must not know how the ops are found or how the script is worded.
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,8 +99,10 @@ def _again(diagnosis: Diagnosis, source: Path) -> Bundle:
 
     start = can_run_again(diagnosis, source)
     lost = "is not there" if diagnosis.bundle else "was not kept"
-    took = f"; it took {diagnosis.run.duration_s:.0f} s" if diagnosis.run.duration_s >= 1 else ""
-    _say(f"the bundle of '{source}' {lost}, so {diagnosis.run.script!r} runs again{took}")
+    run = diagnosis.run
+    command = shlex.join((*(["-m"] if start.is_module else []), run.script, *run.argv))
+    took = f" for about {run.duration_s:.0f} s" if run.duration_s >= 1 else ""
+    _say(f"the bundle of '{source}' {lost}; {command!r} runs again in '{start.folder}'{took}")
     with tempfile.TemporaryDirectory(prefix="fp16doctor-repro-") as folder:
         bundle = _read(scan_again(diagnosis, start, Path(folder)))
     before = next((f.code for f in diagnosis.findings if f.site is not None), None)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fp16doctor.errors import Fp16DoctorError, UsageError
 from fp16doctor.pipeline.child import environment, fp16doctor_again
+from fp16doctor.pipeline.own_script import is_own
 from fp16doctor.record.digest import sha256_of
 from fp16doctor.schema.codec import load
 from fp16doctor.schema.diagnosis import Diagnosis
@@ -24,7 +25,7 @@ def can_run_again(diagnosis: Diagnosis, source: Path) -> ScanStart:
     """Return how the script of a diagnosis is started; ``source`` names it in errors.
 
     Raises:
-        UsageError: nothing-to-show, not-a-scan, script-gone, script-changed.
+        UsageError: nothing-to-show, not-a-scan, script-gone, script-changed, not-this-script.
     """
     start, script = diagnosis.start, diagnosis.run.script
     if not diagnosis.findings:
@@ -41,6 +42,13 @@ def can_run_again(diagnosis: Diagnosis, source: Path) -> ScanStart:
         )
     _check_folder(start, script)
     _check_script(start, script, source)
+    if not is_own(start, script):
+        raise UsageError(
+            f"'{source}' names {script!r} and '{start.file}', which is not the script of that name"
+            " in its folder, and a diagnosis from elsewhere could have anything run;"
+            f" {_SCAN_IT}, if it is yours",
+            "not-this-script",
+        )
     return start
 
 
@@ -55,15 +63,20 @@ def scan_again(diagnosis: Diagnosis, start: ScanStart, folder: Path) -> Path:
                "--json", str(document), "-o", str(folder / "again.html")]  # fmt: skip
     if start.steps is not None:
         options += ["--steps", str(start.steps)]
-    done = subprocess.run(
-        [*fp16doctor_again(), "scan", *options, *_script(start, diagnosis.run)],
-        cwd=start.folder,
-        env=environment(os.environ),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
     script = diagnosis.run.script
+    try:
+        done = subprocess.run(
+            [*fp16doctor_again(), "scan", *options, *_script(start, diagnosis.run)],
+            cwd=start.folder,
+            env=environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    except (OSError, ValueError) as error:  # an argument with a null byte, one that is too long
+        raise Fp16DoctorError(
+            f"{script!r} could not be started again: {error}; {_SCAN_IT}", "scan-again-failed"
+        ) from error
     if document.exists() and not load(document).findings:
         raise Fp16DoctorError(
             f"{script!r} ran again and shows no finding now; fix its seeds and its data, or"
@@ -89,9 +102,13 @@ def _check_folder(start: ScanStart, script: str) -> None:
 
 
 def _check_script(start: ScanStart, script: str, source: Path) -> None:
-    """Hold the script's text against what it was; a module's parts are not known one by one."""
+    """Hold the script's text against what it was; what it imports is not known."""
     if not start.file:
-        return  # what was no file then says itself what is wrong with it now
+        raise UsageError(
+            f"the text of {script!r} was in no file that could be read again; save it as one, and"
+            f" {_SCAN_IT}",
+            "script-gone",
+        )
     try:
         same = sha256_of(start.file) == start.sha256
     except OSError as error:

@@ -117,7 +117,7 @@ def test_without_a_bundle_the_script_runs_again(
     status, out, err = doctor("repro", "d.json", "-o", "-")
     assert status == 0, err
     assert err.startswith(
-        "fp16doctor: the bundle of 'd.json' was not kept, so 'train.py' runs again"
+        "fp16doctor: the bundle of 'd.json' was not kept; 'train.py quietly' runs again in"
     )
     assert err.count("\n") == 1
     assert out.startswith("# aten.pow.Tensor_Scalar: inf or NaN in float16")

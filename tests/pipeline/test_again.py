@@ -47,12 +47,25 @@ def test_what_cannot_be_run_again_is_refused() -> None:
     assert refusal(of("clean.py", sha256="0" * 64)).slug == "script-changed"
 
 
-def test_a_start_without_a_file_is_left_to_the_run(tmp_path: Path) -> None:
-    unknown = of("nowhere.py", file="", sha256="")
-    start = can_run_again(unknown, SOURCE)
-    with pytest.raises(Fp16DoctorError, match=r"no such|there is no") as caught:
-        scan_again(unknown, start, tmp_path)
-    assert caught.value.slug == "scan-again-failed"
+def test_what_was_in_no_file_is_not_run() -> None:
+    assert refusal(of("/dev/fd/63", file="", sha256="")).slug == "script-gone"
+
+
+def test_a_diagnosis_runs_no_other_file_than_the_one_it_names() -> None:
+    assert refusal(of("arguments.py")).slug == "not-this-script"
+    assert refusal(of("timeit", "import os", is_module=True)).slug == "not-this-script"
+
+
+def test_what_python_cannot_be_started_with(tmp_path: Path) -> None:
+    diagnosis = of("clean.py", "a\0b")
+    with pytest.raises(Fp16DoctorError, match=r"could not be started again.*\[scan-again-failed\]"):
+        scan_again(diagnosis, can_run_again(diagnosis, SOURCE), tmp_path)
+
+
+def test_a_scan_that_fails_says_its_last_words(tmp_path: Path) -> None:
+    diagnosis = of("clean.py", device="none")
+    with pytest.raises(Fp16DoctorError, match=r"left no bundle \(status 2\): .*'none'"):
+        scan_again(diagnosis, can_run_again(diagnosis, SOURCE), tmp_path)
 
 
 def test_a_run_without_a_finding_now(tmp_path: Path) -> None:
@@ -69,10 +82,10 @@ def test_a_module_with_its_arguments_and_steps(tmp_path: Path) -> None:
         text.replace("sys.argv[1]", "sys.argv[2]") + "assert sys.argv[1:] == ['--', '-q']\n",
         encoding="utf-8",
     )
+    file = tmp_path / "work" / "mine.py"
     diagnosis = of("mine", "--", "-q", folder=str(tmp_path / "work"), is_module=True, steps=3,
-                   file="", sha256="")  # fmt: skip
-    assert diagnosis.start is not None
-    bundle = read_bundle(scan_again(diagnosis, diagnosis.start, tmp_path))
+                   file=str(file), sha256=sha256_of(file))  # fmt: skip
+    bundle = read_bundle(scan_again(diagnosis, can_run_again(diagnosis, SOURCE), tmp_path))
     assert (bundle.origin.script, bundle.origin.step) == ("mine", 2)
     assert load(tmp_path / "again.json").run.argv == ("--", "-q")
     assert sorted(os.listdir(tmp_path / "work")) == ["mine.py"]
