@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fp16doctor.schema.excerpt import Excerpt
 
 _MOST_SECONDS = 120
+_BESIDE = ".safetensors"  # tensors that do not fit into the script
 
 
 @click.command("repro")
@@ -46,14 +47,16 @@ def repro(source: Path, output: str | None, no_run: bool) -> None:
     """
     from fp16doctor.pipeline.repro import excerpt_of
 
-    bundle = _of_diagnosis(source, no_run=no_run) if _is_json(source) else _read(source)
     target = Path(output or f"repro-{source.stem.removeprefix('fp16doctor-')}.py")
+    if output != "-":
+        _check_place(target, source)
+    bundle = _of_diagnosis(source, no_run=no_run) if _is_json(source) else _read(source)
     excerpt = excerpt_of(bundle)
     if output == "-":
         _to_stdout(excerpt, source)
     from fp16doctor.report.repro_script import fits_inline, render_repro
 
-    beside = None if fits_inline(excerpt) else target.with_suffix(".safetensors")
+    beside = None if fits_inline(excerpt) else target.with_suffix(_BESIDE)
     text = render_repro(excerpt, bundle.origin, None if beside is None else beside.name)
     if output == "-":
         click.echo(text, nl=False)
@@ -132,11 +135,37 @@ def _write(target: Path, text: str, beside: Path | None, excerpt: Excerpt) -> No
     from fp16doctor.cli.outputs import named
     from fp16doctor.record.bundle.given import write_given
 
-    script = named(str(target))
-    script.check()
     if beside is not None:
+        _check_free(beside, target)
         write_given(beside, excerpt.given)
-    script.write(text)
+    named(str(target)).write(text)
+
+
+def _check_place(target: Path, source: Path) -> None:
+    """Refuse, before anything runs, a name that the script or its tensors cannot take."""
+    from fp16doctor.cli.outputs import keep_source, named
+
+    named(str(target)).check()
+    if target.suffix == _BESIDE:
+        raise UsageError(
+            f"'{target}' is a name for tensors, and what is written is a script; end it with .py",
+            "unwritable-output",
+        )
+    keep_source(str(source), str(target), str(target.with_suffix(_BESIDE)))
+
+
+def _check_free(beside: Path, target: Path) -> None:
+    """Refuse to write over tensors that no script of ours there reads: nobody named that file."""
+    try:
+        ours = repr(beside.name) in target.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        ours = False
+    if beside.exists() and not ours:
+        raise UsageError(
+            f"the tensors of '{target}' go into '{beside}', and a file of that name is there"
+            " already; move it, or name another script with -o",
+            "same-output",
+        )
 
 
 def _run(target: Path) -> str:
@@ -146,12 +175,15 @@ def _run(target: Path) -> str:
 
     from fp16doctor.errors import OutputError
 
-    done = subprocess.run(
-        [sys.executable, str(target)], capture_output=True, text=True,
-        timeout=_MOST_SECONDS, check=False,
-    )  # fmt: skip
-    if done.returncode:
+    try:
+        done = subprocess.run(
+            [sys.executable, str(target.absolute())], capture_output=True, text=True,
+            timeout=_MOST_SECONDS, check=False,
+        )  # fmt: skip
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    except subprocess.TimeoutExpired:
+        done, last = None, f"it was not over after {_MOST_SECONDS} s"
+    if done is None or done.returncode:
         raise OutputError(
             f"'{target}' was written, and does not show the fault when it is run: {last}; report it"
             " with the bundle",
