@@ -8,9 +8,10 @@ Must not know how a keep-list is found.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 from torch import nn
@@ -23,10 +24,10 @@ from fp16doctor.apply.keep_targets import (
     check_outputs,
     checked_patterns,
 )
-from fp16doctor.apply.kept_call import computes, in_fp32
+from fp16doctor.apply.kept_call import computes, in_fp32, is_plain_view
 from fp16doctor.apply.kept_module import keep, own_format
 from fp16doctor.apply.sharded import sharded_around
-from fp16doctor.apply.values import HALF
+from fp16doctor.apply.values import HALF, to_fp32
 from fp16doctor.errors import ApplyError
 from fp16doctor.schema.policy import in_module
 
@@ -58,7 +59,19 @@ class Fp32Region(ContextDecorator, TorchFunctionMode):
     ) -> Any:
         """Run one call with its 16-bit arguments in fp32."""
         kwargs = kwargs or {}
-        return in_fp32(func, args, kwargs) if computes(func) else func(*args, **kwargs)
+        if not computes(func) or is_plain_view(func, args):
+            return func(*args, **kwargs)
+        return in_fp32(func, args, kwargs)
+
+    def __call__(self, func: Function) -> Function:
+        """Return ``func`` with each call in a block of its own, and its results in fp32."""
+        inner = super().__call__(func)
+
+        @functools.wraps(func)
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            return to_fp32(inner(*args, **kwargs))  # a view of what was given is still in 16 bits
+
+        return cast(Function, kept)
 
     def _recreate_cm(self) -> Fp32Region:
         return type(self)()  # each call of a decorated function has its own
