@@ -140,10 +140,7 @@ class Session:
             return self._diagnosis(self._with_raiser(outcome, exception), final=True)
 
     def bundle(self, diagnosis: Diagnosis) -> Bundle:
-        """Return the step of the leading finding, to be replayed elsewhere.
-
-        Raises BundleError no-step-kept.
-        """
+        """Return the leading finding's step, for elsewhere; raises BundleError no-step-kept."""
         keeper = self._examiner.keeper or BundleKeeper()
         return keeper.bundle(diagnosis.run, diagnosis.findings, self._examiner.shelf.refused)
 
