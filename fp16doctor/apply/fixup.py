@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fp16doctor.apply.fixup_plan import FixupPlan, plan_of
 from fp16doctor.apply.fixup_scalars import add_scalars, layers_for_scalars
 from fp16doctor.apply.one_forward import flow_of
+from fp16doctor.errors import FixupError
 
 
 def fixup_(
@@ -41,8 +42,10 @@ def fixup_(
 
     Raises:
         FixupError: no residual branch was found; or one is normalised, has attention, one layer,
-            or an end that cannot start at 0; or a weight has two roles. Nothing is changed then.
+            or an end that cannot start at 0; or a weight has two roles; or ``model`` is none, or a
+            ScriptModule. Nothing is changed then.
     """
+    _check(model)
     flow = flow_of(model, example_inputs)
     plan = plan_of(flow)
     chosen = layers_for_scalars(model, flow, plan) if scalars else ()
@@ -59,6 +62,16 @@ def drawn(plan: FixupPlan, name: str, shape: Any, generator: torch.Generator | N
         return torch.zeros(shape)
     device = generator.device if generator is not None else "cpu"
     return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).mul_(std)
+
+
+def _check(model: object) -> None:
+    if isinstance(model, torch.jit.ScriptModule) or not isinstance(model, nn.Module):
+        kind = model.__name__ if isinstance(model, type) else type(model).__name__
+        raise FixupError(
+            f"fixup_ was given a {kind}, whose forward pass cannot be followed; pass the nn.Module"
+            " itself, before it is scripted",
+            "not-a-model",
+        )
 
 
 def _set_weights(model: nn.Module, plan: FixupPlan, generator: torch.Generator | None) -> None:

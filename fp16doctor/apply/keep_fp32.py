@@ -8,19 +8,26 @@ Must not know how a keep-list is found.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ContextDecorator
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.overrides import TorchFunctionMode
 
-from fp16doctor.apply.kept_call import computes, in_fp32
+from fp16doctor.apply.keep_targets import (
+    check_function,
+    check_module,
+    check_outputs,
+    checked_patterns,
+)
+from fp16doctor.apply.kept_call import computes, in_fp32, is_plain_view
 from fp16doctor.apply.kept_module import keep, own_format
 from fp16doctor.apply.sharded import sharded_around
-from fp16doctor.apply.values import HALF
+from fp16doctor.apply.values import HALF, to_fp32
 from fp16doctor.errors import ApplyError
 from fp16doctor.schema.policy import in_module
 
@@ -52,7 +59,19 @@ class Fp32Region(ContextDecorator, TorchFunctionMode):
     ) -> Any:
         """Run one call with its 16-bit arguments in fp32."""
         kwargs = kwargs or {}
-        return in_fp32(func, args, kwargs) if computes(func) else func(*args, **kwargs)
+        if not computes(func) or is_plain_view(func, args):
+            return func(*args, **kwargs)
+        return in_fp32(func, args, kwargs)
+
+    def __call__(self, func: Function) -> Function:
+        """Return ``func`` with each call in a block of its own, and its results in fp32."""
+        inner = super().__call__(func)
+
+        @functools.wraps(func)
+        def kept(*args: Any, **kwargs: Any) -> Any:
+            return to_fp32(inner(*args, **kwargs))  # a view of what was given is still in 16 bits
+
+        return cast(Function, kept)
 
     def _recreate_cm(self) -> Fp32Region:
         return type(self)()  # each call of a decorated function has its own
@@ -102,14 +121,17 @@ def keep_fp32(
         ApplyError: no-such-module, a pattern that names no module of the model, or none is given;
             never-called, a projection whose weights ``nn.MultiheadAttention`` reads itself;
             already-sharded, FSDP manages the module; shared-parameter, the kept parameter is also
-            one of a module with modules of its own. Nothing is changed then. A call of a kept
-            module raises kept-in-16-bits, where its parameters no longer are fp32.
+            one of a module with modules of its own; script-module, its code is fixed;
+            leaves-its-block, a generator or a coroutine; not-a-model, not-a-pattern, not-a-format,
+            an argument that is none. Nothing is changed then. A call of a kept module raises
+            kept-in-16-bits, where its parameters no longer are fp32.
     """
     if isinstance(target, nn.Module):
-        names = (patterns,) if isinstance(patterns, str) else patterns
-        return _keep_modules(target, names, outputs)
-    if target is None:
+        check_outputs(outputs)
+        return _keep_modules(target, checked_patterns(patterns), outputs)
+    if target is None and patterns is None and outputs is None:
         return Fp32Region()
+    check_function(target, patterns, outputs)
     return Fp32Region()(target)
 
 
@@ -130,11 +152,11 @@ def _covered(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def _keep_modules(
-    model: Module, patterns: Iterable[str] | None, outputs: torch.dtype | None
-) -> Module:
+def _keep_modules(model: Module, patterns: tuple[str, ...], outputs: torch.dtype | None) -> Module:
+    if isinstance(model, torch.jit.ScriptModule):
+        check_module(type(model).__name__, model)
     found: dict[str, nn.Module] = {}
-    for pattern in tuple(patterns or ()) or ("",):
+    for pattern in patterns or ("",):
         named = dict(_covered(model, pattern)) if pattern else {}
         if not named:
             raise ApplyError(_MISSING.format(type(model).__name__, pattern), "no-such-module")
@@ -150,6 +172,7 @@ def _keep_modules(
 
 def _refuse(model: nn.Module, name: str, module: nn.Module) -> None:
     """Raise ApplyError where a module cannot be kept by what can be done to it."""
+    check_module(name, module)
     if isinstance(module, NonDynamicallyQuantizableLinear):
         raise ApplyError(_NEVER_CALLED.format(name, name.rpartition(".")[0]), "never-called")
     if sharded_around(model, name):
@@ -174,5 +197,7 @@ def _cast_where_it_goes_on(model: nn.Module) -> None:
     """Have modules that compute on 16 bits cast their own inputs: a kept one hands on fp32."""
     for module in model.modules():
         known = own_format in module._forward_pre_hooks.values()
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # its formats are fixed, and so is what it is given
         if not known and next(module.parameters(recurse=False), None) is not None:
             module.register_forward_pre_hook(own_format, with_kwargs=True)

@@ -30,6 +30,7 @@ _LET_THROUGH = frozenset(
         "__hash__",
         "__reduce_ex__",
         "backward",
+        "grad",
         "register_hook",
         "register_post_accumulate_grad_hook",
         "requires_grad_",
@@ -77,6 +78,30 @@ _IN_PLACE = frozenset(
         "__setitem__",
     )
 )
+_VIEWS = frozenset(
+    (
+        "__getitem__",
+        "as_strided",
+        "chunk",
+        "diagonal",
+        "flatten",
+        "movedim",
+        "narrow",
+        "permute",
+        "reshape",
+        "select",
+        "split",
+        "squeeze",
+        "swapaxes",
+        "t",
+        "transpose",
+        "unbind",
+        "unflatten",
+        "unsqueeze",
+        "view",
+        "view_as",
+    )
+)
 _MISMATCH = ("dtype", "scalar type", "should be the same", "same type", "Input type")
 
 
@@ -94,13 +119,16 @@ def in_fp32(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     """Run a call as a keep-list does: 16-bit inputs up, autocast off, results left in fp32.
 
     A dtype argument that names a 16-bit format names fp32, too. A 16-bit tensor that is written
-    in place is stored in fp32 from here on; a view or a result of autograd keeps its format.
+    in place, or as ``out``, is stored in fp32 from here on; a view or a result of autograd keeps
+    its format.
     """
     if is_dtype_of(func):
         return _Wide()(func(*args))
     with no_autocast():
         if getattr(func, "__name__", "") in _CASTS:
             return args[0].float()
+        if kwargs.get("out") is not None:
+            return _into(kwargs["out"], func, args, {k: v for k, v in kwargs.items() if k != "out"})
         if not writes_in_place(func):
             args, kwargs = mapped((args, kwargs), _Wide())
             return func(*args, **kwargs)
@@ -122,6 +150,29 @@ def reconciled(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> A
         if wanted is None or not any(word in str(error) for word in _MISMATCH):
             raise
     return func(*to_dtype(args, wanted), **to_dtype(kwargs, wanted))
+
+
+def _into(out: Any, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    """Run a call that is given a place for its results."""
+    places = list(tensors_in((out,)))
+    for place in places:
+        widen_storage(place)
+    args, kwargs = mapped((args, kwargs), _Wide())
+    if not any(place.dtype in HALF for place in places):
+        return func(*args, **kwargs, out=out)
+    results = func(*args, **kwargs)
+    for place, result in zip(places, tensors_in((results,)), strict=True):
+        place.resize_(result.shape).copy_(result)
+    return out
+
+
+def is_plain_view(func: Any, args: Any) -> bool:
+    """Tell whether a call looks at a tensor without gradient in another way.
+
+    Nothing is computed then; and what is written into the view has to reach the whole.
+    """
+    named = getattr(func, "__name__", "") in _VIEWS
+    return named and not any(t.requires_grad for t in tensors_in(args[:1]))
 
 
 def writes_in_place(func: Any) -> bool:

@@ -19,26 +19,55 @@ from fp16doctor.schema.what_if import DTYPES
 if TYPE_CHECKING:
     from fp16doctor.pipeline import Session
     from fp16doctor.schema.diagnosis import Diagnosis
+    from fp16doctor.schema.start import BundleFile
 
 
-def save_bundle(session: Session, diagnosis: Diagnosis, output: Output, voice: Voice) -> bool:
-    """Write the step that a scan kept and say so; False where the file could not be written.
+class KeptBundle:
+    """Written before the report, which names it, and told behind it."""
 
-    A scan that kept no step says why and has not failed.
-    """
-    from fp16doctor.record.bundle import write_bundle
+    def __init__(self, output: Output | None) -> None:
+        self._output = output
+        self.file: BundleFile | None = None  # once it is there
+        self.failed = False  # it should be there, and is not
+        self._refusal = ""
+        self._step, self._try = 0, ""
 
-    assert output.path is not None, "a bundle goes to a file"
-    try:
-        bundle = session.bundle(diagnosis)
-        size = write_bundle(Path(output.path), bundle)
-    except BundleError as error:
-        voice.warn(str(error))
-        return error.slug != "bundle-not-written"
-    shown = shlex.quote(output.shown)
-    again = f"try: fp16doctor replay {shown} {question(diagnosis)}"
-    voice.say(f"bundle: {shown} (step {bundle.tape.step}, {_size(size)})        {again}")
-    return True
+    def write(self, session: Session, diagnosis: Diagnosis) -> None:
+        """Write the step that a scan kept; a scan that kept none has not failed."""
+        from fp16doctor.record.bundle import write_bundle
+
+        if self._output is None:
+            return
+        assert self._output.path is not None, "a bundle goes to a file"
+        path, self.failed = Path(self._output.path), True
+        try:
+            bundle = session.bundle(diagnosis)
+            write_bundle(path, bundle)
+        except BundleError as error:
+            self._refusal = str(error)
+            self.failed = error.slug == "bundle-not-written"
+            return
+        shown = shlex.quote(self._output.shown)
+        raised = bundle.tape.refused  # no step to replay: the call alone is there
+        self._try = f"repro {shown}" if raised else f"replay {shown} {question(diagnosis)}"
+        self.file, self._step, self.failed = _named(path), bundle.tape.step, False
+
+    def tell(self, voice: Voice) -> None:
+        """Say where it is, or why there is none."""
+        if self._refusal:
+            voice.warn(self._refusal)
+        if self.file is None or self._output is None:
+            return
+        shown = shlex.quote(self._output.shown)
+        size = _size(self.file.size)
+        voice.say(f"bundle: {shown} (step {self._step}, {size})        try: fp16doctor {self._try}")
+
+
+def _named(path: Path) -> BundleFile:
+    from fp16doctor.record.digest import sha256_of
+    from fp16doctor.schema.start import BundleFile
+
+    return BundleFile(path.name, str(path), sha256_of(path), path.stat().st_size)
 
 
 def question(diagnosis: Diagnosis) -> str:

@@ -123,6 +123,19 @@ def choose_bundle(name: str | None, *others: Output) -> Output | None:
     return chosen
 
 
+def keep_source(source: str, *written: str) -> None:
+    """Refuse to write over the file that is read; ``-`` is stdout.
+
+    Raises:
+        UsageError: same-output.
+    """
+    for name in written:
+        if name != STDOUT and os.path.realpath(name) == os.path.realpath(source):
+            raise UsageError(
+                f"{name!r} is to be written and is what is read; name another file", "same-output"
+            )
+
+
 def _identity(output: Output) -> str | None:
     return output.path and os.path.realpath(output.path)
 

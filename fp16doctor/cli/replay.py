@@ -59,13 +59,15 @@ def replay(
     The step is replayed as it ran first, and held against what it left behind; then in the
     reference, and as asked for.
     """
+    from fp16doctor.cli.outputs import keep_source
     from fp16doctor.pipeline import what_if
     from fp16doctor.record.bundle import read_bundle
     from fp16doctor.report.what_if import render_what_if
 
     statuses.require_file(bundle, "a file that scan --save-bundle wrote")
     output = None if document is None else named(document)
-    if output is not None:
+    if document is not None and output is not None:
+        keep_source(str(bundle), document)
         output.check()
     answer = what_if(read_bundle(bundle), Question(dtype, keep, loss_scale, reference))
     if output is not None:

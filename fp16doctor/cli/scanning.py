@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from fp16doctor.cli import statuses
-from fp16doctor.cli.bundles import save_bundle
+from fp16doctor.cli.bundles import KeptBundle
 from fp16doctor.cli.headline import Headline
+from fp16doctor.cli.import_path import import_path
 from fp16doctor.cli.outputs import Output
 from fp16doctor.cli.request import Request
 from fp16doctor.cli.saves import warn_of_saves
@@ -22,7 +22,7 @@ from fp16doctor.cli.telling import tell, told
 from fp16doctor.cli.voice import Voice
 from fp16doctor.errors import Fp16DoctorError, OutputError
 from fp16doctor.record.script import PreparedScript, ScriptRun, prepare, show_exception
-from fp16doctor.record.start import Start, start_of
+from fp16doctor.record.start import Start, scan_start, start_of
 from fp16doctor.schema.recording import Outcome
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class _Scan:
         self._failed = False
         self._interrupted = False
         self._headline = Headline(voice)
+        self._kept = KeptBundle(request.bundle)
 
     def run(self, prepared: PreparedScript) -> int:
         """Everything from the start of the script to the exit status."""
@@ -79,7 +80,7 @@ class _Scan:
         if os.getpid() != self._process:  # a child the script forked: its parent reports
             return show_exception(run)
         with session.originals:
-            diagnosis = self._examine(session, run)
+            diagnosis = self._keep(session, self._examine(session, run))
             written = diagnosis is not None and self._write(diagnosis)
         progress.clear()
         _flush_stdout()
@@ -90,7 +91,7 @@ class _Scan:
         if diagnosis is not None:
             with session.originals:
                 self._tell(diagnosis, outputs_written=written)
-                self._save_bundle(session, diagnosis)
+                self._kept.tell(self._voice)
         return self._status(status, diagnosis)
 
     def _session(self, prepared: PreparedScript) -> Session:
@@ -116,6 +117,7 @@ class _Scan:
                 style=request.style,
                 simulate=simulation_for(request.device, prepared),
                 progress=self._voice.progress.tell,
+                start=scan_start(prepared, request.steps, request.device),
             ),
             request.target.name,
             request.target.argv,
@@ -173,14 +175,13 @@ class _Scan:
             return False
         return True
 
-    def _save_bundle(self, session: Session, diagnosis: Diagnosis) -> None:
-        output = self._request.bundle
-        if output is None:
-            return
-        saved = self._guarded(
-            "writing the bundle", lambda: save_bundle(session, diagnosis, output, self._voice)
-        )
-        self._failed = self._failed or not saved
+    def _keep(self, session: Session, diagnosis: Diagnosis | None) -> Diagnosis | None:
+        """Write the bundle that is asked for; the diagnosis names it."""
+        if diagnosis is None or self._request.bundle is None:
+            return diagnosis
+        self._guarded("writing the bundle", lambda: self._kept.write(session, diagnosis))
+        self._failed = self._failed or self._kept.failed
+        return replace(diagnosis, bundle=self._kept.file)
 
     def _tell(self, diagnosis: Diagnosis, *, outputs_written: bool) -> None:
         request, voice = self._request, self._voice
@@ -201,7 +202,7 @@ class _Scan:
         if self._interrupted:
             return None
         try:
-            with _search_path(self._search_path):
+            with import_path(self._search_path):
                 return action()
         except KeyboardInterrupt:
             if self._running:  # it was meant for the script
@@ -221,17 +222,6 @@ class _Scan:
         if self._failed or diagnosis is None:
             return statuses.FAILED
         return statuses.status_of(diagnosis, self._request.fail_on, self._voice.warn)
-
-
-@contextmanager
-def _search_path(path: list[str]) -> Iterator[None]:
-    """Import from ``path``: an html.py beside the script is not the one that reports need."""
-    scripts = sys.path
-    sys.path = list(path)
-    try:
-        yield
-    finally:
-        sys.path = scripts
 
 
 def _html(diagnosis: Diagnosis, *, early: bool) -> str:

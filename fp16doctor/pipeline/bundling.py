@@ -44,12 +44,19 @@ class BundleKeeper:
             kept = replace(tape, leaves=leaves, final={}, keys={})
             shelf.append(Bundle(kept, _origin(tape, trace), outcome_of(tape)))
 
-    def bundle(self, run: RunInfo, findings: Sequence[Finding]) -> Bundle:
+    def bundle(
+        self, run: RunInfo, findings: Sequence[Finding], refused: Tape | None = None
+    ) -> Bundle:
         """Return the leading finding's step, else the first sick one, else the first.
+
+        ``refused``: the step up to the call that ended the script, where one did; it is the leading
+        finding's own step, and is taken as well where no other was kept.
 
         Raises BundleError no-step-kept.
         """
         kept = (*self._sick, *self._sound)
+        if refused is not None and (not kept or _raised(findings, refused)):
+            kept = (Bundle(refused, _origin(refused, None)),)
         if not kept:
             reason = self._refusal or "no step was examined"
             raise BundleError(
@@ -70,6 +77,15 @@ class BundleKeeper:
         return replace(chosen, origin=origin)
 
 
+def _raised(findings: Sequence[Finding], refused: Tape) -> bool:
+    """Tell whether the first finding with a place is about the call that raised."""
+    site = next((f.site for f in findings if f.site is not None), None)
+    last = refused.ops[-1].site
+    return site is not None and (site.op, site.source, site.step) == (
+        last.op, last.source, last.step,
+    )  # fmt: skip
+
+
 def _step(finding: Finding) -> int | None:
     return None if finding.site is None else finding.site.step
 
@@ -81,7 +97,7 @@ def _why_not(tape: Tape) -> str:
     return "" if tape.complete else f"step {tape.step} was recorded in part"
 
 
-def _origin(tape: Tape, trace: ReplayTrace) -> Origin:
+def _origin(tape: Tape, trace: ReplayTrace | None) -> Origin:
     from fp16doctor import __version__
 
     return Origin(
@@ -92,5 +108,5 @@ def _origin(tape: Tape, trace: ReplayTrace) -> Origin:
         torch_version=version("torch"),
         threads=threads(),
         settings=settings(),
-        loss=trace.loss,
+        loss=None if trace is None else trace.loss,
     )

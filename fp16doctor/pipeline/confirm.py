@@ -5,14 +5,13 @@ Must not know how a cure is put on (``rerun``) or what holding means (``held``).
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from fp16doctor.errors import Fp16DoctorError
+from fp16doctor.pipeline.child import environment, fp16doctor_again
 from fp16doctor.pipeline.held import beside_it, numbers, why_not_held
 from fp16doctor.record.start import Start
 from fp16doctor.schema.codec import load, to_json
@@ -82,9 +81,9 @@ def _run(before: Diagnosis, start: Start, folder: Path) -> Diagnosis:
     options = [str(given), str(taken), str(store)]
     try:
         done = subprocess.run(
-            [*_python(), "-m", "fp16doctor", COMMAND, *options, *_command(start)],
+            [*fp16doctor_again(), COMMAND, *options, *_command(start)],
             cwd=start.folder,
-            env=_environment(start),
+            env=environment(start.environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=limit,
@@ -103,27 +102,11 @@ def _run(before: Diagnosis, start: Start, folder: Path) -> Diagnosis:
     return load(taken)
 
 
-def _python() -> list[str]:
-    """Return the interpreter with the flags that it runs with."""
-    return [sys.executable, *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]
-
-
 def _command(start: Start) -> list[str]:
     target = start.target
     steps = ["--steps", str(start.steps)] if start.steps is not None else []
     device = ["--device", start.device]
     return [*device, *steps, *(["-m"] if target.is_module else []), target.name, *target.argv]
-
-
-def _environment(start: Start) -> dict[str, str]:
-    """Return the environment of the start; this package is found, no byte code is written."""
-    package = str(Path(__file__).resolve().parent.parent.parent)
-    paths = [start.environment.get("PYTHONPATH", ""), package]
-    return {
-        **start.environment,
-        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
 
 
 def _last_words(stderr: bytes, status: int) -> str:

@@ -71,6 +71,9 @@ def _found(tape: Tape, suspect: Suspect) -> Excerpt | None:
 
 def _suspects(bundle: Bundle) -> Iterator[Suspect]:
     tape, finding = bundle.tape, bundle.origin.finding
+    if tape.refused:
+        yield Suspect(len(tape.ops) - 1, None, (Shows.REFUSED,))
+        return
     if finding is not None:
         yield from _of_finding(tape, finding)
     trace = examine(tape, with_reference=True)

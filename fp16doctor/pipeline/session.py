@@ -42,6 +42,7 @@ from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
+from fp16doctor.schema.start import ScanStart
 from fp16doctor.schema.tape import Tape
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class ScanOptions:
     before_step: Callable[[], None] | None = None  # may raise into the script
     progress: Callable[[str], None] | None = None  # told what is being done; "" where it is over
     simulate: str = NEVER  # when a CUDA device is simulated (``record.simulation``)
+    start: ScanStart | None = None  # how the command line started it
 
 
 def script_root(script: str) -> str:
@@ -143,12 +145,9 @@ class Session:
             return self._diagnosis(self._with_raiser(outcome, exception), final=True)
 
     def bundle(self, diagnosis: Diagnosis) -> Bundle:
-        """Return the step of the leading finding, to be replayed elsewhere.
-
-        Raises BundleError no-step-kept.
-        """
+        """Return the leading finding's step, for elsewhere; raises BundleError no-step-kept."""
         keeper = self._examiner.keeper or BundleKeeper()
-        return keeper.bundle(diagnosis.run, diagnosis.findings)
+        return keeper.bundle(diagnosis.run, diagnosis.findings, self._examiner.shelf.refused)
 
     # -- while it runs ---------------------------------------------------------------------------
 
@@ -288,6 +287,7 @@ class Session:
             ),
             acceptance=CRITERIA,
             context=contexts_of(findings, self._lines.around),
+            start=self._options.start,
         )
 
     def _times(self) -> summary.Times:

@@ -43,10 +43,21 @@ def what_if(bundle: Bundle, question: Question) -> WhatIf:
         UsageError: a keep pattern that covers nothing, a loss scale that is none.
         ReplayError: the step as run cannot be replayed here.
     """
+    _check_ended(bundle.tape)
     check_question(bundle.tape, question)
     with as_recorded(bundle.origin), arithmetic_of(bundle.tape):
         repetition = repeat(bundle.tape, bundle.outcome)
         return _Comparison(bundle, question).answer(repetition)
+
+
+def _check_ended(tape: Tape) -> None:
+    if tape.refused:
+        last = tape.ops[-1].op
+        raise ReplayError(
+            f"step {tape.step} ended in a call that raised ({last}), so there is no loss and no"
+            " gradient to compare; `fp16doctor repro` shows the call",
+            "step-raised",
+        )
 
 
 class _Comparison:

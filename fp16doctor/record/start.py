@@ -5,11 +5,14 @@ Must not know why.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 
 from fp16doctor.errors import UsageError
-from fp16doctor.record.script import Target
+from fp16doctor.record.digest import sha256_of
+from fp16doctor.record.script import PreparedScript, Target
+from fp16doctor.schema.start import ScanStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +41,14 @@ def start_of(target: Target, steps: int | None, device: str = "auto") -> Start:
             "not-repeatable",
         )
     return Start(target, steps, os.getcwd(), dict(os.environ), device)
+
+
+def scan_start(prepared: PreparedScript, steps: int | None, device: str) -> ScanStart:
+    """Return what the diagnosis tells of the start; taken before the script runs."""
+    file = "" if prepared.located is None else os.path.abspath(prepared.located.file)
+    digest = ""
+    if os.path.isfile(file):  # what can be read only once is left to the script
+        with contextlib.suppress(OSError):
+            digest = sha256_of(file)
+    known = file if digest else ""
+    return ScanStart(os.getcwd(), prepared.target.is_module, steps, device, known, digest)

@@ -37,6 +37,7 @@ _WORDS = {
     Shows.ZERO: "zero in {low}, not zero in {high}",
     Shows.INTEGER: "another integer in {low} than in {high}",
     Shows.UNCHANGED: "unchanged by the update in {low}, changed in {high}",
+    Shows.REFUSED: "raises in {low}, runs in {high}",
     Shows.OFF: "further from {high} than one rounding to {low} explains",
 }
 _READER = """\
@@ -47,6 +48,15 @@ for name, t in sorted(json.loads(raw[8:start]).items()):
     first, end = t["data_offsets"]
     values = torch.frombuffer(raw[start + first : start + end], dtype=DTYPES[t["dtype"]])
     given[name] = values.reshape(t["shape"])
+"""
+_REFUSED = """\
+run(wide=True)
+try:
+    run(wide=False)
+except Exception as error:
+    print(f"raises in {low}, runs in {high}: {{error}}")
+else:
+    raise AssertionError("the fault does not show here")
 """
 _SAFETENSORS_NAMES = {
     "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64", "int64": "I64",
@@ -237,6 +247,9 @@ def _variable(value: Value) -> str:
 
 def _verdict(excerpt: Excerpt) -> Iterator[str]:
     low, high = _formats(excerpt)
+    if excerpt.shows is Shows.REFUSED:
+        yield from _REFUSED.format(low=low, high=high).splitlines()
+        return
     bad = _EXPRESSIONS[excerpt.shows].format(before=excerpt.before, limit=f"{excerpt.limit:.4g}")
     words = _WORDS[excerpt.shows].format(low=low, high=high)
     yield "low, high = run(wide=False), run(wide=True)"

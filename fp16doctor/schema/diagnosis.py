@@ -14,6 +14,7 @@ from fp16doctor.schema.location import OpSite, SourceContext
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.ranges import GradientScales, ModuleRanges
 from fp16doctor.schema.recording import Caution, RunInfo, StepInfo
+from fp16doctor.schema.start import BundleFile, ScanStart
 
 SCHEMA_VERSION = 1
 
@@ -86,5 +87,7 @@ class Diagnosis:
     gradient_scales: GradientScales | None = None
     acceptance: dict[str, float] = field(default_factory=dict)  # criterion -> number
     context: tuple[SourceContext, ...] = ()  # around the findings' lines; empty under --no-source
+    start: ScanStart | None = None  # None: not of a scan
+    bundle: BundleFile | None = None  # None: no step was kept
     confirm: Confirmation | None = None  # None: not asked for, or no cure to confirm
     schema_version: int = SCHEMA_VERSION

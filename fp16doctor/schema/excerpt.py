@@ -23,6 +23,7 @@ class Shows(str, Enum):
     ZERO = "zero"  # zero, where the wider format has another number
     INTEGER = "integer"  # an integer became another one
     UNCHANGED = "unchanged"  # a tensor written in place is as before, and is not in the wider format
+    REFUSED = "refused"  # the last op raises, and gives a result in the wider format
     OFF = "off"  # further from the wider format's result than rounding it once would put it
 
 

@@ -130,17 +130,54 @@ def test_the_name_follows_the_bundle_and_a_dash_is_stdout(doctor: Doctor, folder
         assert done.stdout == text
 
 
-def test_a_diagnosis_has_no_tensors_to_show_it_with(doctor: Doctor) -> None:
-    done = doctor("repro", "fp16doctor-overflowing.json")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"fp16doctor scan --save-bundle kept.fp16doctor {SCRIPT} quietly" in done.stderr
-    assert "[repro-needs-bundle]" in done.stderr
-    assert "[no-such-file]" in doctor("repro", "none.fp16doctor").stderr
-
-
 def test_a_step_without_a_fault_has_no_repro(doctor: Doctor, folder: Path) -> None:
     assert read_bundle(folder / "clean.fp16doctor").origin.finding is None
     done = doctor("repro", "clean.fp16doctor")
     assert done.returncode == 4
     assert "[no-fault-shown]" in done.stderr
     assert not (folder / "repro-clean.py").exists()
+    assert "[unreadable-file]" in doctor("repro", "none.fp16doctor").stderr
+
+
+# -- what is there is not written over -----------------------------------------------------------
+
+
+def test_the_bundle_is_not_written_over(doctor: Doctor, folder: Path) -> None:
+    whole = (folder / "a.fp16doctor").read_bytes()
+    (folder / "link").symlink_to("a.fp16doctor")
+    (folder / "b.safetensors").write_bytes(whole)
+    for command in (
+        ("replay", "a.fp16doctor", "--json", "./a.fp16doctor"),
+        ("replay", "link", "--json", "a.fp16doctor"),
+        ("repro", "a.fp16doctor", "-o", "link"),
+        ("repro", "b.safetensors", "-o", "b.py"),
+    ):
+        done = doctor(*command)
+        assert (done.returncode, done.stdout) == (2, ""), command
+        assert "[same-output]" in done.stderr
+    assert (folder / "a.fp16doctor").read_bytes() == whole
+    assert (folder / "b.safetensors").read_bytes() == whole
+    assert not (folder / "b.py").exists()
+
+
+@pytest.mark.parametrize("name", [".", "none/short.py", "short.safetensors"])
+def test_names_that_a_script_cannot_take(doctor: Doctor, name: str) -> None:
+    done = doctor("repro", "a.fp16doctor", "-o", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "[unwritable-output]" in done.stderr
+
+
+def test_tensors_of_others_beside_the_script_stay(
+    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fp16doctor.report.repro_script.INLINE", 0)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "model.py").write_text("print('mine')\n", encoding="utf-8")
+    done = doctor("repro", "a.fp16doctor", "-o", "model.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a file of that name is there already" in done.stderr
+    assert (folder / "model.safetensors").read_bytes() == b"weights"
+    assert (folder / "model.py").read_text(encoding="utf-8") == "print('mine')\n"
+    for _ in range(2):  # the second time over its own
+        assert doctor("repro", "a.fp16doctor", "-o", "other.py").returncode == 0
+    assert (folder / "other.safetensors").exists()

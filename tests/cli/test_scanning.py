@@ -270,6 +270,7 @@ def test_steps_warn_of_files_the_script_saves(
     assert warning.endswith("[script-saves]")
     assert bench.options.pop("simulate") in ("never", "unnamed")  # never where there is a GPU
     assert callable(bench.options.pop("progress"))
+    start = bench.options.pop("start")
     assert bench.options == {
         "steps": 3,
         "sources": True,
@@ -278,3 +279,4 @@ def test_steps_warn_of_files_the_script_saves(
         "keeps_bundle": False,
         "style": False,
     }
+    assert (start.file, start.steps) == (str(bench.folder / "train.py"), 3)

@@ -65,6 +65,18 @@ def test_else_the_first_sick_step_else_the_first(tape: Tape) -> None:
     assert (found.tape.step, found.origin.finding) == (0, None)
 
 
+def test_the_call_that_ended_the_script_if_the_leading_finding_is_about_it(tape: Tape) -> None:
+    refused = replace(tape, step=5, refused=True)
+    made, last = keeper(tape, (0, SOUND)), replace(tape.ops[-1].site, step=5)
+    refused = replace(refused, ops=(*tape.ops[:-1], replace(tape.ops[-1], site=last)))
+    about = replace(finding(5), site=last)
+    assert made.bundle(RUN, [finding(None), about], refused).tape is refused
+    assert made.bundle(RUN, [about], refused).origin.finding == about
+    assert made.bundle(RUN, [finding(0), about], refused).tape.step == 0
+    assert made.bundle(RUN, [], refused).tape.step == 0
+    assert BundleKeeper().bundle(RUN, [], refused).tape is refused
+
+
 def test_a_few_steps_are_kept_and_the_scripts_tensors_are_copied(tape: Tape) -> None:
     made = keeper(tape, *((i, SICK) for i in range(9)))
     assert made.bundle(RUN, [finding(2)]).tape.step == 2

@@ -27,6 +27,7 @@ from fp16doctor.schema.prescription import (
 )
 from fp16doctor.schema.ranges import GradientScales, ModuleRanges, RangeStats, ScaleShares
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, RunInfo, StepInfo
+from fp16doctor.schema.start import BundleFile, ScanStart
 
 FP16 = FormatLimits("fp16", 65504.0, 65520.0, 2.0**-14, 2.0**-24, 2.0**-10)
 BF16 = FormatLimits(
@@ -89,6 +90,10 @@ def overflow() -> Diagnosis:
         replay=replace(REPLAY, pinned=2, pinned_ops=(("aten.bernoulli_.float", "random op"),)),
         ranges=_ranges(),
         blame=(BlamedOp(MM, 1.0, cumulative=1.0), BlamedOp(SUB, None)),
+        start=ScanStart(
+            "/home/ada/runs", steps=30, file="/home/ada/runs/train.py", sha256="0" * 64
+        ),
+        bundle=BundleFile("step.fp16doctor", "/home/ada/runs/step.fp16doctor", "1" * 64, 40960),
         error_budget=ErrorBudget(
             0,
             "non-finite gradient elements",

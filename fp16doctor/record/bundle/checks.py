@@ -109,6 +109,8 @@ def _extent(ref: TensorRef) -> int:
 def _check_places(tape: Tape) -> None:
     """Positions lie on the tape."""
     end = len(tape.ops)
+    if tape.refused and not end:
+        raise MalformedError("its last op raised, and it has none")
     marked = (*(m.index for m in tape.losses), *tape.backward_ends)
     places = (*marked, tape.optimizer_at, tape.attempt)
     snapshots = [index for index, _ in tape.snapshots]

@@ -13,10 +13,10 @@ from typing import NoReturn
 
 import safetensors
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fp16doctor.errors import BundleError
+from fp16doctor.record.bundle.saved import save
 
 FORMAT = "fp16doctor-bundle"
 VERSION = 1
@@ -34,7 +34,7 @@ def pack(path: Path, tensors: dict[str, Tensor]) -> int:
     about = {"format": FORMAT, "version": str(VERSION), "sha256": _digest(tensors)}
     neighbour = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        save_file(tensors, neighbour, metadata=about)
+        save(tensors, neighbour, about)
         os.replace(neighbour, path)
         return path.stat().st_size
     except (OSError, safetensors.SafetensorError) as error:

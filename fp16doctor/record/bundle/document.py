@@ -51,6 +51,8 @@ def to_document(bundle: Bundle) -> tuple[dict[str, Any], Tensors]:
     }
     if tape.device:
         document["device"] = tape.device
+    if tape.refused:
+        document["refused"] = True
     return document, writer.tensors
 
 
@@ -155,6 +157,7 @@ class _Reader:
             ),
             device=read.optional_text(whole.get("device"), "the device asked for") or "",
             complete=read.flag(whole.get("complete"), "completeness"),
+            refused=read.flag(whole.get("refused", False), "whether the last op raised"),
         )
         if self._taken != self._tensors.keys():
             raise MalformedError("it holds bytes that nothing on the tape asks for")

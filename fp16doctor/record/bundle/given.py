@@ -8,16 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import safetensors
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fp16doctor.errors import OutputError
+from fp16doctor.record.bundle.saved import save
 
 
 def write_given(path: Path, given: dict[str, Tensor]) -> int:
     """Write tensors by name and return the file's size in bytes; raises OutputError."""
     try:
-        save_file({name: t.contiguous() for name, t in given.items()}, path)
+        save({name: t.contiguous() for name, t in given.items()}, path)
         return path.stat().st_size
     except (OSError, safetensors.SafetensorError) as error:
         raise OutputError(

@@ -29,6 +29,8 @@ def capture(tape: Tape, wanted: frozenset[int]) -> dict[TensorRef, Tensor]:
                 for ref in refs_in((call.args, call.kwargs)):
                     if ref not in found and player.env.has(ref.storage):
                         found[ref] = player.env.tensor(ref).detach().clone()
+            if tape.refused and call.index == len(tape.ops) - 1:
+                break  # it raised
             player.play(call)
             for number in drops.get(call.index, ()):
                 player.env.drop(number)

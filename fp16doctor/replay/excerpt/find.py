@@ -39,7 +39,7 @@ def find(tape: Tape, suspect: Suspect) -> Excerpt | None:
     drafts = list(_drafts(tape, every, captured, suspect.cause))
     for shows in suspect.shows:
         for draft in drafts:
-            for answer in draft.answers:
+            for answer in _answers(draft, shows):
                 found = _Candidate(draft, answer, shows)
                 if found.sample(draft.given) is not None:
                     return found.excerpt()
@@ -64,6 +64,11 @@ def _drafts(
         if chain[0] == cause and len(chain) > 1 and _has_one_result(tape.ops[cause]):
             draft.cause = Value(draft.lines[0].result)
         yield draft
+
+
+def _answers(draft: Draft, shows: Shows) -> list[Value]:
+    """A call that raised left no result; what it would have given is the last line's."""
+    return [Value(draft.lines[-1].result)] if shows is Shows.REFUSED else draft.answers
 
 
 def _has_one_result(call: OpCall) -> bool:
@@ -104,7 +109,6 @@ class _Candidate:
         given = shrink(whole, lambda smaller: self.sample(smaller) is not None)
         sample = self.sample(given)
         assert sample is not None, "what is cut still shows the fault"
-        (low,) = run(self._draft.lines, given, (), self._answer)
         return Excerpt(
             lines=tuple(self._draft.lines),
             given=dict(sorted(given.items())),
@@ -113,9 +117,15 @@ class _Candidate:
             widened=self._widened,
             sample=sample,
             before=self._before if self._shows is Shows.UNCHANGED else None,
-            limit=off_limit(low.dtype),
+            limit=self._limit(given),
             full_size=sum(t.numel() for t in whole.values()),
         )
+
+    def _limit(self, given: Given) -> float:
+        if self._shows is Shows.REFUSED:
+            return 0.0
+        (low,) = run(self._draft.lines, given, (), self._answer)
+        return off_limit(low.dtype)
 
 
 def _widened(draft: Draft) -> Widened:

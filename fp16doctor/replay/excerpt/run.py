@@ -6,6 +6,7 @@ Must not know tapes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ def looks(
     Where the fault begins in the first line, that line's result must be off as well: otherwise a
     cut would end in another fault than the one that was found.
     """
+    if shows is Shows.REFUSED:
+        return _refusal(draft, given, answer, widened)
     before = draft.written.get(answer) if shows is Shows.UNCHANGED else None
     if shows is Shows.UNCHANGED and before is None:
         return None
@@ -83,6 +86,21 @@ def looks(
     if low.is_complex() or not caused or not bool(bad.any()):
         return None
     return _sample(bad, low, high)
+
+
+def _refusal(
+    draft: Draft, given: Mapping[str, Tensor], answer: Value, widened: Widened
+) -> Sample | None:
+    """Return a sample without numbers where the lines raise, and run in the wider format."""
+    try:
+        run(draft.lines, given, widened, answer)
+    except REFUSALS:
+        return None
+    try:
+        run(draft.lines, given, (), answer)
+    except REFUSALS:
+        return Sample(bad=0, total=0, index=(), as_run=math.nan, wide=math.nan)
+    return None
 
 
 def _has_moved(low: Tensor, high: Tensor) -> bool:
