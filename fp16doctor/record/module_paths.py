@@ -21,6 +21,7 @@ from torch.nn.modules.module import (
 )
 
 from fp16doctor.record import own
+from fp16doctor.record.compiled import is_compiled_graph
 from fp16doctor.record.threads import WatchedThread
 
 _CALL = nn.Module._call_impl.__code__
@@ -189,7 +190,9 @@ class ModulePaths:
 
     def _entry(self, module: nn.Module) -> ModuleEntry:
         known = self._find(module)
-        loss = self.stack[-1].is_loss if self.stack else self._is_loss(known.root() or module)
+        root = known.root()  # a module without children is false where it counts them
+        root = module if root is None else root
+        loss = self.stack[-1].is_loss if self.stack else self._is_loss(root)
         entry = known.entries.get(loss)
         if entry is None:
             entry = known.entries[loss] = ModuleEntry(known.path, type(module).__name__, loss)
@@ -254,8 +257,12 @@ class ModulePaths:
         return self._known(module)
 
     def _unnamed(self, module: nn.Module) -> _Known:
-        """Name a module that is part of no other, made on the fly: by its class."""
-        path = _join(self.stack[-1].path, type(module).__name__)
+        """Name a module that is part of no other, made on the fly: by its class.
+
+        What ``torch.compile`` made of a module goes by that module's name.
+        """
+        above = self.stack[-1].path
+        path = above if is_compiled_graph(module) else _join(above, type(module).__name__)
         return _Known(weakref.ref(module), path, weakref.ref(module))
 
     def _is_loss(self, root: nn.Module) -> bool:
