@@ -45,6 +45,7 @@ for module in model.modules():  # a model in 16 bits casts where it goes on
         module.register_forward_pre_hook(in_own_format, with_kwargs=True)
 """
 _RESULT = "forward(*to(torch.float32, args), **to(torch.float32, kwargs))"
+_UNWRAPPED = "# model: as it is before DistributedDataParallel or FSDP wraps it"
 _BLOCK = """
 class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its inputs in fp32
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -74,7 +75,8 @@ def pasted(
     others = [_other(t, tape, outputs) for t in targets if not t.startswith("module:")]
     blocks = any(_WITH in text for text in others)
     parts = [_TO] if names or blocks else []
-    parts += [_in_modules(names, outputs)] if names else []
+    wrapped = tape is not None and any(c.op.startswith("c10d.") for c in tape.ops)
+    parts += [_in_modules(names, outputs, wrapped=wrapped)] if names else []
     parts += [_BLOCK] if blocks else []
     casts = [f"# {c}" for c in _casts(targets, tape, outputs)]
     code = "".join(parts).rstrip("\n")
@@ -84,9 +86,10 @@ def pasted(
     return code.replace("DEVICE", repr(device))
 
 
-def _in_modules(names: list[str], outputs: str | None) -> str:
+def _in_modules(names: list[str], outputs: str | None, *, wrapped: bool) -> str:
     result = f"to(torch.{outputs}, {_RESULT})" if outputs else _RESULT
-    return _MODULES.replace("NAMES", repr(names)).replace("RESULT", result)
+    code = _MODULES.replace("NAMES", repr(names)).replace("RESULT", result)
+    return code.replace("\nfor name", f"\n{_UNWRAPPED}\nfor name") if wrapped else code
 
 
 def _added(code: str) -> str:

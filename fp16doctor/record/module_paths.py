@@ -23,6 +23,7 @@ from torch.nn.modules.module import (
 from fp16doctor.record import own
 from fp16doctor.record.compiled import is_compiled_graph
 from fp16doctor.record.threads import WatchedThread
+from fp16doctor.schema.wrappers import plain_names
 
 _CALL = nn.Module._call_impl.__code__
 
@@ -130,10 +131,11 @@ class ModulePaths:
         table: dict[int, tuple[str, bool, bool]] = {}
         taken: set[str] = set()
         for number, root in enumerate(self.roots()):
+            plain = plain_names(root.named_modules())
             tensors: list[tuple[str, Tensor, bool, bool]] = [
-                (_plain(n), p, p.requires_grad, False) for n, p in root.named_parameters()
+                (plain(n), p, p.requires_grad, False) for n, p in root.named_parameters()
             ]
-            tensors += [(_plain(n), b, False, True) for n, b in root.named_buffers()]
+            tensors += [(plain(n), b, False, True) for n, b in root.named_buffers()]
             for name, tensor, trains, buffer in tensors:
                 unique = name if name not in taken else f"{type(root).__name__}#{number}.{name}"
                 if _note(table, unique, tensor, trains, buffer=buffer):
@@ -144,11 +146,12 @@ class ModulePaths:
         """Return storage address -> FQNs of a parameter behind its first, where it has several."""
         table: dict[int, tuple[str, ...]] = {}
         for root in self.roots():
+            plain = plain_names(root.named_modules())
             first = {id(p): n for n, p in root.named_parameters()}
             for name, parameter in root.named_parameters(remove_duplicate=False):
                 key = _address(parameter)
                 if key is not None and first[id(parameter)] != name:
-                    table[key] = (*table.get(key, ()), _plain(name))
+                    table[key] = (*table.get(key, ()), plain(name))
         return table
 
     # -- hooks -----------------------------------------------------------------------------------
@@ -223,8 +226,9 @@ class ModulePaths:
         return self._names[number]
 
     def _learn(self, root: nn.Module, ref: weakref.ref[nn.Module]) -> None:
+        plain = plain_names(root.named_modules())
         for name, module in root.named_modules():
-            self._name(module, _plain(name), ref)
+            self._name(module, plain(name), ref)
 
     def _name(self, module: nn.Module, path: str, root: weakref.ref[nn.Module]) -> _Known:
         number, known = id(module), self._known(module)
@@ -271,11 +275,6 @@ class ModulePaths:
             and own.is_grad_enabled()  # a teacher that is asked late is no loss
             and not any(p.requires_grad for p in root.parameters())
         )
-
-
-def _plain(name: str) -> str:
-    """Return a name without what ``torch.compile`` puts between."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def _join(parent: str, name: str) -> str:
