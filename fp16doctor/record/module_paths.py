@@ -22,6 +22,7 @@ from torch.nn.modules.module import (
 
 from fp16doctor.record import own
 from fp16doctor.record.compiled import is_compiled_graph
+from fp16doctor.record.shards import shard_of
 from fp16doctor.record.threads import WatchedThread
 from fp16doctor.schema.wrappers import plain_names
 
@@ -283,7 +284,7 @@ def _join(parent: str, name: str) -> str:
 
 def _address(t: Tensor) -> int | None:
     try:
-        return int(t.untyped_storage()._cdata)
+        return int(shard_of(t).untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError, ValueError):  # sparse, uninitialised, wrapped
         return None
 

@@ -1,0 +1,14 @@
+"""The plain tensor behind a DTensor: the shard that this rank holds, whose ops are recorded.
+
+Must not know what a shard is needed for.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def shard_of(tensor: Tensor) -> Tensor:
+    """Return the local tensor of a DTensor, every other tensor itself."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    return local if isinstance(local, Tensor) else tensor
