@@ -28,7 +28,7 @@ from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
-from fp16doctor.record.simulation import NEVER, Simulation
+from fp16doctor.record.simulation import OFF, Simulation
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
 from fp16doctor.schema.bundle import Bundle
@@ -57,7 +57,7 @@ class ScanOptions:
     # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
     wants_tape: Callable[[int, Trouble], bool] | None = None
     before_step: Callable[[], None] | None = None  # may raise into the script
-    simulate: str = NEVER  # when a CUDA device is simulated (``record.simulation``)
+    simulate: str = OFF  # when a CUDA device is simulated (``record.simulation``)
 
 
 def script_root(script: str) -> str:

@@ -1,4 +1,4 @@
-"""A run on a simulated CUDA device: when it is one, and what the report says of it.
+"""A run on a simulated CUDA device or apex: when it is one, and what the report says of it.
 
 Must not know how it is simulated (``simulate``).
 """
@@ -15,6 +15,7 @@ from fp16doctor.formats.number_format import get_format
 from fp16doctor.record.cuda_named import cuda_named
 from fp16doctor.schema.recording import Caution
 from fp16doctor.schema.tape import Tape
+from fp16doctor.simulate.apex_import import ApexImport
 from fp16doctor.simulate.cuda_autocast import CudaAutocast
 from fp16doctor.simulate.cuda_device import CudaDevice
 from fp16doctor.simulate.half_arithmetic import HalfArithmetic
@@ -24,7 +25,8 @@ from fp16doctor.simulate.replacing import Replacing
 if TYPE_CHECKING:
     from fp16doctor.record.script import PreparedScript
 
-NEVER, UNNAMED, PREPARED, AT_ONCE = "never", "unnamed", "prepared", "at once"
+# What a device is simulated for; OFF: nor does anything stand in for a package that is not there.
+OFF, NEVER, UNNAMED, PREPARED, AT_ONCE = "off", "never", "unnamed", "prepared", "at once"
 
 
 def simulation_for(device: str, script: PreparedScript) -> str:
@@ -50,10 +52,17 @@ def _cuda_is_there() -> bool:
     return count > 0 if count >= 0 else torch.cuda.is_available()
 
 
+_APEX = (
+    "apex is not installed, and without fp16doctor the script ends at its import: the documented "
+    "behaviour of its opt levels (asked for: {}) ran on torch.autocast and torch.amp.GradScaler; "
+    "cures are told for torch.amp, in which `fp16doctor lint` shows the same recipe (FD726)"
+)
+
+
 class Simulation:
     """``device`` is "cuda" once the script has asked for a device that is simulated."""
 
-    def __init__(self, when: str = NEVER) -> None:
+    def __init__(self, when: str = OFF) -> None:
         self._when = when
         self.device = ""
         self.missed = False  # a device was asked for that nothing was prepared for
@@ -61,14 +70,17 @@ class Simulation:
         self._cuda: CudaDevice | None = None
         self._lists: CudaAutocast | None = None
         self._names = Replacing()
+        self._apex = ApexImport()
         self._on_request: Callable[[], None] = lambda: None
 
     def start(self, on_request: Callable[[], None]) -> None:
         """Be ready for the script; ``on_request`` is called at its first request."""
         self._on_request = on_request
+        if self._when != OFF:
+            self._apex.start()
         if self._when == UNNAMED:
             self._names.put(torch.cuda, "_lazy_init", self._noting(torch.cuda._lazy_init))
-        elif self._when != NEVER:
+        elif self._when not in (OFF, NEVER):
             self._cuda = CudaDevice(self._begin)
             self._lists = CudaAutocast(self._cuda.amp.for_cuda)
             self._cuda.start()
@@ -77,6 +89,7 @@ class Simulation:
 
     def stop(self) -> None:
         """Leave nothing behind."""
+        self._apex.stop()
         self._names.restore()
         if self._lists is not None:
             self._lists.take_off()
@@ -98,6 +111,8 @@ class Simulation:
         """Yield what the report says of the simulation."""
         if self.device:
             yield Caution("cuda-simulated", _limits_of_it(self._arithmetic.sums))
+        if self._apex.amp is not None:
+            yield Caution("apex-simulated", _APEX.format(self._apex.amp.level or "none"))
         if self.missed:
             yield Caution(
                 "cuda-not-simulated",
