@@ -43,7 +43,7 @@ def cautions(ranks: Ranks) -> tuple[Caution, ...]:
     return (
         Caution(
             "other-ranks",
-            f"one rank of {size} was seen, rank {rank}; what the other ranks computed was not, and "
-            "what they add to a gradient is taken from the run",
+            f"one rank of {size} was seen, rank {rank}; what the others add to a gradient is taken "
+            "from the run, and where that is inf or NaN a trial has each add what this one adds",
         ),
     )

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from replaying import watch
+from replaying import tapes, watch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from fp16doctor.replay.solo import SoloPlayer
+from fp16doctor.schema.policy import AS_RUN, FP32, PrecisionPolicy
+from fp16doctor.schema.tape import refs_in
 
 LARGE = 1e3
 
@@ -88,3 +92,60 @@ class TestOneRank:
         assert {"loss", "parameters"} <= set(first.events[0].reaches)
         given = {p.name for p in seen.traces[1].poisons if p.is_parameter}
         assert given & {"up.weight", "down.weight"}
+
+
+# -- several ranks -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def four() -> Iterator[None]:
+    """A fake group of four, whose collectives leave everything as it is."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def summed(inputs: Tensor) -> Any:
+    """A linear model whose product overflows in fp16 where ``inputs`` are large."""
+
+    def run() -> None:
+        w = torch.ones(2, 1, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        with torch.autocast("cpu", torch.float16):
+            loss = (inputs @ w).square().sum()
+        loss.backward()
+        dist.all_reduce(w.grad)
+        optimizer.step()
+
+    return run
+
+
+def gradient_of_replay(run: Any, policy: PrecisionPolicy) -> list[float]:
+    (tape,) = tapes(run)
+    player = SoloPlayer(tape, policy)
+    for call in tape.ops:
+        player.play(call)
+    (reduce,) = [c for c in tape.ops if c.op.startswith("c10d.allreduce_")]
+    (ref, *_) = refs_in(reduce.args)
+    return [float(x) for x in player.env.tensor(ref).flatten()]
+
+
+@pytest.mark.usefixtures("four")
+class TestFourRanks:
+    def test_a_sum_lost_in_the_run_is_this_ranks_share_times_four(self) -> None:
+        run = summed(torch.full((1, 2), 2.0**7))
+        assert gradient_of_replay(run, AS_RUN) == [float("inf")] * 2
+        assert gradient_of_replay(run, FP32) == [4 * 2 * 2.0**8 * 2.0**7] * 2
+
+    def test_a_finite_sum_is_taken_from_the_run(self) -> None:
+        run = summed(torch.ones(1, 2))
+        assert gradient_of_replay(run, FP32) == gradient_of_replay(run, AS_RUN) == [4.0] * 2
+
+    def test_the_tape_says_how_many_ranks_there_were(self) -> None:
+        (tape,) = tapes(summed(torch.ones(1, 2)))
+        found = [c.kwargs["ranks"] for c in tape.ops if c.op.startswith("c10d.")]
+        assert found == [4]
