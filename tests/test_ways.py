@@ -95,3 +95,24 @@ def test_a_second_run_by_itself_is_refused_among_several(tmp_path: Path) -> None
     done = run(tmp_path, *command, RANK="0", WORLD_SIZE="2")
     assert done.returncode == 2
     assert "[confirm-in-ranks]" in done.stderr
+
+
+def test_a_launcher_is_put_in_front(tmp_path: Path) -> None:
+    done = run(tmp_path, "-m", "fp16doctor", "scan", "-m", "torch.distributed.run", "train.py")
+    assert done.returncode == 2
+    assert "[launcher]" in done.stderr
+    assert "torchrun --nproc-per-node N -m fp16doctor scan" in done.stderr
+
+
+def test_training_in_processes_of_its_own_is_not_called_no_training(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch, multiprocessing\n"
+        "if __name__ == '__main__':\n"
+        "    child = multiprocessing.get_context('fork').Process(target=print, args=('trained',))\n"
+        "    child.start()\n"
+        "    child.join()\n"
+    )
+    done = run(tmp_path, "-m", "fp16doctor", "scan", "train.py")
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert "1 process that it started" in done.stderr
+    assert "[other-processes]" in done.stderr

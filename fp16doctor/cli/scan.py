@@ -111,6 +111,7 @@ def scan(
     from fp16doctor.record.script import Target
 
     _check(command, steps, quiet=quiet, verbose=verbose)
+    _refuse_launcher(command, is_module=is_module)
     page, json_file = choose(output, document, _stem(command[0], is_module=is_module))
     bundle = choose_bundle(save_bundle, page, json_file)
     rank, ranks = launched_as()
@@ -135,6 +136,19 @@ def scan(
     )
     speaker = f"rank {rank} of {ranks}" if rank else ""
     return run_scan(request, Voice(quiet=quiet or rank > 0, verbose=verbose, speaker=speaker))
+
+
+# Modules that start the script in processes of their own.
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+
+
+def _refuse_launcher(command: tuple[str, ...], *, is_module: bool) -> None:
+    if is_module and command[0] in _LAUNCHERS:
+        raise UsageError(
+            f"{command[0]} starts the script in other processes, which a scan does not see; put"
+            " fp16doctor behind it: `torchrun --nproc-per-node N -m fp16doctor scan train.py`",
+            "launcher",
+        )
 
 
 def _check(command: tuple[str, ...], steps: int | None, *, quiet: bool, verbose: bool) -> None:

@@ -29,11 +29,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_UNTRAINED = (
-    "no-steps",
-    "other-thread",
-    "recorder-stopped",
-)  # what a report of a run without steps says of it
+# What a report of a run without steps says of it.
+_UNTRAINED = ("no-steps", "other-thread", "other-processes", "recorder-stopped")
 _REACHED: dict[str, tuple[Severity, ...]] = {
     "never": (),
     "error": (Severity.ERROR,),

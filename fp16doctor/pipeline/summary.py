@@ -69,8 +69,18 @@ def warnings(recorder: Recorder) -> tuple[Caution, ...]:
         why = f"{elsewhere} ran in another thread, which was not watched"
         found.append(Caution("other-thread", why))
     elif not recorder.book.steps and "recorder-stopped" not in recorder.cautions:
-        found.append(Caution("no-steps", "no optimizer step was seen"))
+        found.append(_no_steps(recorder.book.children))
     return tuple(found)
+
+
+def _no_steps(children: int) -> Caution:
+    if not children:
+        return Caution("no-steps", "no optimizer step was seen")
+    started = f"{children} process{'es' * (children > 1)} that it started"
+    return Caution(
+        "other-processes",
+        f"the script took no step itself; {started} {'is' if children == 1 else 'are'} not watched",
+    )
 
 
 def _elsewhere(recorder: Recorder) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fp16doctor.record.children import started_processes
 from fp16doctor.record.op_info import LOSS_SEED, OpInfo
 from fp16doctor.record.ranks import joined, launched_as
 from fp16doctor.schema.recording import StepInfo
@@ -58,6 +59,7 @@ class StepBook:
         self._last_scale: float | None = None
         self._backwards = 0
         self._written_behind: set[int] = set()  # backwards with a write by hand behind them
+        self._children = started_processes()
         self.ranks = launched_as()  # this process and those that train along
 
     def begin(self) -> None:
@@ -175,6 +177,11 @@ class StepBook:
                 continue
             if found is not None:
                 self.marks.gradients[found] = number
+
+    @property
+    def children(self) -> int:
+        """Processes that the script has started."""
+        return started_processes() - self._children
 
     def finish(self, recorder: Recorder) -> None:
         """Read the step's few numbers from the device, with the flags, in one go."""
