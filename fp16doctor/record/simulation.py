@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fp16doctor.formats.number_format import get_format
-from fp16doctor.record.cuda_named import cuda_named
+from fp16doctor.record.cuda_named import cuda_named, fp16_wanted
 from fp16doctor.schema.recording import Caution
 from fp16doctor.schema.tape import Tape
 from fp16doctor.simulate.apex_import import ApexImport
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # What a device is simulated for; OFF: nor does anything stand in for a package that is not there.
 OFF, NEVER, UNNAMED, PREPARED, AT_ONCE = "off", "never", "unnamed", "prepared", "at once"
+WANTED = "wanted"  # prepared, and a framework is asked for what it has on a GPU only
 
 
 def simulation_for(device: str, script: PreparedScript) -> str:
@@ -39,6 +40,8 @@ def simulation_for(device: str, script: PreparedScript) -> str:
         return NEVER
     if device == "cuda":
         return AT_ONCE
+    if fp16_wanted(script.source, script.target.argv):
+        return WANTED
     folder = "" if script.located is None else script.located.folder
     named = cuda_named(script.source, script.target.argv, folder)
     return PREPARED if named else UNNAMED
@@ -113,7 +116,14 @@ class Simulation:
             yield Caution("cuda-simulated", _limits_of_it(self._arithmetic.sums))
         if self._apex.amp is not None:
             yield Caution("apex-simulated", _APEX.format(self._apex.amp.level or "none"))
-        if self.missed:
+        if self._when == WANTED and not self.device:
+            yield Caution(
+                "cuda-not-simulated",
+                "the script asks its framework for fp16 or a GPU, which is not there, and the "
+                "framework takes another format or refuses; --device cuda runs it on the CPU as on "
+                "a GPU",
+            )
+        elif self.missed:
             yield Caution(
                 "cuda-not-simulated",
                 "the script asked for a CUDA device, which is not there, and its files do not "
