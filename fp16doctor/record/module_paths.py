@@ -22,7 +22,8 @@ from torch.nn.modules.module import (
 
 from fp16doctor.record import own
 from fp16doctor.record.compiled import is_compiled_graph
-from fp16doctor.record.shards import shard_of
+from fp16doctor.record.owner import name_in_owner
+from fp16doctor.record.shards import address_of
 from fp16doctor.record.threads import WatchedThread
 from fp16doctor.schema.wrappers import plain_names
 
@@ -62,6 +63,7 @@ class ModulePaths:
         self._on_root, self._on_output, self._guarded = on_root, on_output, guarded
         self._pinned: set[int] = set()  # roots that the script has named itself
         self._roots: dict[int, weakref.ref[nn.Module]] = {}
+        self._owners: dict[int, str] = {}  # what the names below a root begin with
         self._names: dict[int, _Known] = {}
         self._handles: list[Any] = []
         self._thread = WatchedThread()
@@ -132,7 +134,7 @@ class ModulePaths:
         table: dict[int, tuple[str, bool, bool]] = {}
         taken: set[str] = set()
         for number, root in enumerate(self.roots()):
-            plain = plain_names(root.named_modules())
+            plain = self._names_below(root)
             tensors: list[tuple[str, Tensor, bool, bool]] = [
                 (plain(n), p, p.requires_grad, False) for n, p in root.named_parameters()
             ]
@@ -147,10 +149,10 @@ class ModulePaths:
         """Return storage address -> FQNs of a parameter behind its first, where it has several."""
         table: dict[int, tuple[str, ...]] = {}
         for root in self.roots():
-            plain = plain_names(root.named_modules())
+            plain = self._names_below(root)
             first = {id(p): n for n, p in root.named_parameters()}
             for name, parameter in root.named_parameters(remove_duplicate=False):
-                key = _address(parameter)
+                key = address_of(parameter)
                 if key is not None and first[id(parameter)] != name:
                     table[key] = (*table.get(key, ()), plain(name))
         return table
@@ -223,13 +225,18 @@ class ModulePaths:
             self._pinned.discard(number)
 
         self._roots[number] = ref = weakref.ref(root, forget)
+        self._owners[number] = "" if number in self._pinned else name_in_owner(root)
         self._learn(root, ref)
         return self._names[number]
 
     def _learn(self, root: nn.Module, ref: weakref.ref[nn.Module]) -> None:
-        plain = plain_names(root.named_modules())
+        plain = self._names_below(root)
         for name, module in root.named_modules():
             self._name(module, plain(name), ref)
+
+    def _names_below(self, root: nn.Module) -> Callable[[str], str]:
+        plain, owner = plain_names(root.named_modules()), self._owners.get(id(root), "")
+        return (lambda name: _join(owner, plain(name)).rstrip(".")) if owner else plain
 
     def _name(self, module: nn.Module, path: str, root: weakref.ref[nn.Module]) -> _Known:
         number, known = id(module), self._known(module)
@@ -282,18 +289,11 @@ def _join(parent: str, name: str) -> str:
     return f"{parent}.{name}" if parent else name
 
 
-def _address(t: Tensor) -> int | None:
-    try:
-        return int(shard_of(t).untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError, ValueError):  # sparse, uninitialised, wrapped
-        return None
-
-
 def _note(
     table: dict[int, tuple[str, bool, bool]], name: str, t: Tensor, trains: bool, *, buffer: bool
 ) -> bool:
     """Enter one tensor; False if its storage is known already, or it has none."""
-    key = _address(t)
+    key = address_of(t)
     if key is None or key in table:
         return False
     table[key] = (name, trains, buffer)

@@ -1,4 +1,4 @@
-"""The plain tensor behind a DTensor: the shard that this rank holds, whose ops are recorded.
+"""Where a tensor lies; of a DTensor the shard that this rank holds, whose ops are recorded.
 
 Must not know what a shard is needed for.
 """
@@ -12,3 +12,11 @@ def shard_of(tensor: Tensor) -> Tensor:
     """Return the local tensor of a DTensor, every other tensor itself."""
     local = getattr(tensor, "_local_tensor", tensor)
     return local if isinstance(local, Tensor) else tensor
+
+
+def address_of(tensor: Tensor) -> int | None:
+    """Return the address of a tensor's storage, None where it has none of its own."""
+    try:
+        return int(shard_of(tensor).untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError, ValueError):  # sparse, uninitialised, wrapped
+        return None
