@@ -5,6 +5,7 @@ Must not know how it is simulated (``simulate``).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from fp16doctor.schema.tape import Tape
 from fp16doctor.simulate.apex_import import ApexImport
 from fp16doctor.simulate.cuda_autocast import CudaAutocast
 from fp16doctor.simulate.cuda_device import CudaDevice
+from fp16doctor.simulate.devices import asked_by_compiler
 from fp16doctor.simulate.half_arithmetic import HalfArithmetic
 from fp16doctor.simulate.partial_sums import PartialSums
 from fp16doctor.simulate.replacing import Replacing
@@ -140,7 +142,7 @@ class Simulation:
 
     def _noting(self, original: Any) -> Callable[..., Any]:
         def asked(*args: Any, **kwargs: Any) -> Any:
-            self.missed = True
+            self.missed = self.missed or not asked_by_compiler(sys._getframe(1))
             return original(*args, **kwargs)
 
         return asked

@@ -1,6 +1,7 @@
 """Scripts of Hugging Face's Trainer and accelerate, and of Lightning, as a user scans them.
 
-They need `pip install '.[frameworks]'` and `pytest -m slow`; models are built from a configuration, nothing is loaded.
+They need `pip install '.[frameworks]'` and `pytest -m slow`; models are built from a
+configuration, nothing is loaded.
 """
 
 from __future__ import annotations
