@@ -194,7 +194,8 @@ def test_under() -> None:
     assert least >= 2.0**10
     assert log2(least).is_integer()
     assert scale.remedy.value["recommended"] >= least
-    assert f"init_scale={scale.remedy.value['recommended']}" in scale.remedy.change
+    # GradScaler refuses the gradients of a model that is stored in fp16.
+    assert f"({scale.remedy.value['recommended']} * loss).backward()" in scale.remedy.change
 
 
 def test_bwd_ov() -> None:

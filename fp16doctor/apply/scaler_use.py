@@ -59,6 +59,7 @@ class _Made:
         self.unscaled = 0  # times that an optimizer's gradients were unscaled here
         self.stepped = 0  # times that a scaler took the step of an optimizer here
         self.steps_by_scaler = False
+        self._not_updated: weakref.WeakSet[Any] = weakref.WeakSet()  # since a step was taken here
         self._inside = False  # a scaler's own call of ``optimizer.step``
 
     @contextmanager
@@ -83,8 +84,29 @@ class _Made:
         with (
             replaced(torch.amp.GradScaler, "__init__", into(self.scalers)),
             replaced(torch.optim.Optimizer, "__init__", into(self.optimizers)),
+            replaced(torch.amp.GradScaler, "scale", self._after_update),
+            replaced(torch.amp.GradScaler, "update", self._updating),
         ):
             yield
+
+    def _after_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A step that was taken here has its update by the next scaled loss, like any other."""
+
+        def scale(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            if scaler in self._not_updated:
+                scaler.update()
+            return original(scaler, *args, **kwargs)
+
+        return scale
+
+    def _updating(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The script may call it itself: a second time would raise."""
+
+        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._not_updated.discard(scaler)
+            return original(scaler, *args, **kwargs)
+
+        return update
 
     def scale(self) -> float:
         """Return the loss scale in use, 1 where none is."""
@@ -98,7 +120,7 @@ class _Made:
         self._inside = True
         try:
             scaler.step(optimizer, *args, **kwargs)
-            scaler.update()
+            self._not_updated.add(scaler)
         finally:
             self._inside = False
         self.stepped += 1

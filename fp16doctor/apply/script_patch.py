@@ -87,7 +87,7 @@ def patch_for(diagnosis: Diagnosis, lines: Lines, text: str | bytes | None = Non
 def _part(order: Order) -> Part:
     kind = order.remedy.kind
     if kind is RemedyKind.FP32_KEEP:
-        return keep_list.part(order)
+        return _keep(order)
     if kind is RemedyKind.STORAGE:
         return storage.part(order)
     if kind is RemedyKind.FIXUP_INIT:
@@ -97,6 +97,12 @@ def _part(order: Order) -> Part:
     if kind is RemedyKind.LOSS_SCALE:
         return _loss_scale(order)
     return line_edit(order) or optimizer_constant(order) or scaler_use.part(order)
+
+
+def _keep(order: Order) -> Part:
+    """As it is told, where that is an edit of lines and nothing else."""
+    edited = None if order.remedy.casts else line_edit(order)
+    return edited or keep_list.part(order)
 
 
 def _dtype(order: Order) -> Part:

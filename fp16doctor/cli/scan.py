@@ -72,6 +72,12 @@ from fp16doctor.errors import UsageError
     " working folder goes to a temporary one; other writes and what is sent over the network do"
     " happen again.",
 )
+@click.option(
+    "--lint",
+    "style",
+    is_flag=True,
+    help="Tell what the script's text shows and no run is harmed by as well: deprecated names.",
+)
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
 @click.option(
     "--fail-on",
@@ -93,6 +99,7 @@ def scan(
     device: str,
     save_bundle: str | None,
     confirm: bool,
+    style: bool,
     no_source: bool,
     fail_on: str,
     quiet: bool,
@@ -133,6 +140,7 @@ def scan(
         fail_on=fail_on,
         bundle=bundle and for_rank(bundle, rank),
         confirm=confirm,
+        style=style,
     )
     speaker = f"rank {rank} of {ranks}" if rank else ""
     return run_scan(request, Voice(quiet=quiet or rank > 0, verbose=verbose, speaker=speaker))

@@ -53,6 +53,7 @@ class Request:
     bundle: Output | None = None  # where a step is kept for another machine
     device: str = "auto"  # auto, cpu, cuda: whether a CUDA device that is not there is simulated
     confirm: bool = False  # run the script again under the recommended cure
+    style: bool = False  # tell what harms no run of the script as well
 
 
 def run_scan(request: Request, voice: Voice) -> int:
@@ -131,6 +132,7 @@ class _Scan:
                 budget_s=request.budget_s,
                 tolerance=request.tolerance,
                 keeps_bundle=request.bundle is not None,
+                style=request.style,
                 simulate=simulation_for(request.device, prepared),
             ),
             request.target.name,

@@ -24,14 +24,16 @@ import click
 def weights(to: tuple[str, ...], every: bool, as_json: bool, checkpoint: Path) -> None:
     """Show which tensors of CHECKPOINT overflow, become subnormal or lose small values in a cast.
 
-    CHECKPOINT is a file of torch.save or safetensors. No code of the file is run.
+    CHECKPOINT is a file of torch.save or safetensors, the index of one in several parts, or a
+    folder that holds one. No code of the file is run: objects of its own classes are read as
+    containers.
     """
     from fp16doctor.diagnose.checkpoint import affected
     from fp16doctor.errors import UsageError
     from fp16doctor.record.checkpoint import read_checkpoint
     from fp16doctor.report.weights_page import weights_json, weights_text
 
-    if not checkpoint.is_file():
+    if not checkpoint.exists():
         raise UsageError(
             f"no such file: '{checkpoint}'; name a checkpoint of torch.save or safetensors",
             "no-such-file",

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from fp16doctor.diagnose.beside_run import Stands, decided_by_run
 from fp16doctor.diagnose.script_reading.patch import Edit
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.schema.finding import Severity
@@ -40,6 +41,8 @@ class ScriptRule:
     name: str  # a noun for the bad state; that of the run's rule where there is one for it
     page: str  # docstring of the rule's module, shown by ``fp16doctor explain``
     check: ScriptCheck
+    stands: Stands = decided_by_run  # whether a run of the script leaves it to be told
+    same_as: tuple[str, ...] = ()  # names of the run's rules that see the same mistake
 
     @property
     def summary(self) -> str:
@@ -50,8 +53,16 @@ class ScriptRule:
 _registry: dict[str, ScriptRule] = {}
 
 
-def script_rule(*, code: str, name: str) -> Callable[[ScriptCheck], ScriptCheck]:
+def script_rule(
+    *, code: str, name: str, stands: Stands = decided_by_run, same_as: tuple[str, ...] = ()
+) -> Callable[[ScriptCheck], ScriptCheck]:
     """Register a generator function as the rule ``code``.
+
+    Args:
+        code: FD701.
+        name: that of the run's rule where one sees the same fault.
+        stands: what a run must show for the suspicion to be told beside it.
+        same_as: further names of rules of the run that see the same mistake.
 
     Raises:
         ValueError: the code or the name is taken among the script rules, or the file is not named
@@ -70,7 +81,7 @@ def script_rule(*, code: str, name: str) -> Callable[[ScriptCheck], ScriptCheck]
                 f"name the file {name.replace('-', '_')}.py  [rule-file-name]"
             )
         page = sys.modules[check.__module__].__doc__ or ""
-        _registry[code] = ScriptRule(code, name, page, check)
+        _registry[code] = ScriptRule(code, name, page, check, stands, same_as)
         return check
 
     return register

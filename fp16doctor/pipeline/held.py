@@ -104,7 +104,11 @@ def _demanding(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 def _losses(after: Diagnosis) -> str:
     bad = [s.step for s in after.steps if s.lost]
-    return f"the loss is not finite in {len(bad)} steps, first in step {bad[0]}" if bad else ""
+    if not bad:
+        return ""
+    steps = f"{len(bad)} steps, first in" if len(bad) > 1 else "one step:"
+    why = next((f": {f.code} {f.what}" for f in _demanding(after)), "")
+    return f"under it the loss is not finite in {steps} step {bad[0]}{why}"
 
 
 def _skipped(before: Diagnosis, after: Diagnosis) -> str:

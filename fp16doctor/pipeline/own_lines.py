@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +15,18 @@ from dataclasses import dataclass, replace
 
 from fp16doctor.diagnose.rule import all_rules
 from fp16doctor.diagnose.script_engine import lint_script
+from fp16doctor.diagnose.script_rule import all_script_rules
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.prescription import Prescription, RemedyKind
 from fp16doctor.schema.script_finding import ScriptFinding
 
+_RAISED = "script-raised"
 # Faults of the recipe, wherever they show. Any other belongs to its own op: the diff of another
 # line would cure another fault.
 _OF_THE_RECIPE = (Fault.MISUSE, Fault.LOSS_SCALE, Fault.LOST_UPDATE)
+
+_NO_SCALER = "fp16-without-scaler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,9 @@ class ScriptText:
     text: str  # "" where it could not be read
 
 
-def script_text(path: str) -> ScriptText:
+def script_text(path: str, name: str = "") -> ScriptText:
     """Return the text of a script; an empty one of what is no regular file of Python source."""
-    name = os.path.basename(path)
+    name = name or os.path.basename(path)
     if not os.path.isfile(path):  # a module's name, a folder, a pipe that can be read only once
         return ScriptText(name, "")
     try:
@@ -53,7 +58,8 @@ def with_own_lines(
     """Return the prescriptions, changes of code with the diff that the script's own text gives.
 
     A diff is taken from the script rule that has the name of the treated finding (or of one folded
-    under it), at the finding's line; what has no such diff stays as it is.
+    under it), or sees the same mistake, at the finding's line; of an exception, from the one
+    mistake at the line that raised; what has no such diff stays as it is.
 
     Args:
         prescriptions: of one diagnosis, their ``treats`` pointing into ``findings``.
@@ -76,15 +82,32 @@ def with_own_lines(
 
 
 def _lacks_change(cure: Prescription) -> bool:
-    return cure.remedy.kind is RemedyKind.CODE_FIX and not cure.remedy.change
+    """A change of code without one, or a GradScaler in no more than its own words."""
+    remedy = cure.remedy
+    if remedy.kind is RemedyKind.LOSS_SCALE:
+        return isinstance(remedy.value, dict) and remedy.change.startswith("scaler = ")
+    return remedy.kind is RemedyKind.CODE_FIX and not remedy.change
 
 
 def _with_diff(cure: Prescription, findings: Sequence[Finding], reading: _Reading) -> Prescription:
     if not _lacks_change(cure):
         return cure
-    fixes = (reading.fix(findings[i]) for i in cure.treats)
+    of_scaler = cure.remedy.kind is RemedyKind.LOSS_SCALE
+    fixes = (reading.fix(findings[i], *([_NO_SCALER] if of_scaler else [])) for i in cure.treats)
     change = next((fix for fix in fixes if fix), "")
+    if of_scaler and change:
+        change = _from(change, cure.remedy.value["recommended"])
     return replace(cure, remedy=replace(cure.remedy, change=change)) if change else cure
+
+
+def _from(change: str, scale: float) -> str:
+    """Return the diff of a GradScaler that starts at the scale; "" where it makes no single one."""
+    made = re.findall(r"GradScaler\([^()]*\)", change)
+    if len(made) != 1 or "init_scale" in made[0]:
+        return ""
+    given = made[0][:-1]
+    comma = "" if given.endswith("(") else ", "
+    return change.replace(made[0], f"{given}{comma}init_scale={scale:.1f})")
 
 
 class _Reading:
@@ -93,22 +116,35 @@ class _Reading:
     def __init__(self, script: ScriptText, found: tuple[ScriptFinding, ...]) -> None:
         self._script, self._found = script, found
         self._names = {rule.code: rule.name for rule in all_rules()}
+        self._same = {rule.code: rule.same_as for rule in all_script_rules()}
         self._statements = _statements(script.text) if found else []
 
-    def fix(self, finding: Finding) -> str:
-        """Return the diff that cures a finding, "" where the text does not tell it."""
+    def fix(self, finding: Finding, *only: str) -> str:
+        """Return the diff that cures a finding, "" where the text does not tell it.
+
+        ``only``: of the script rules with these names, where there are any.
+        """
         names = [finding.name, *(self._names.get(code, "") for code in finding.subsumes)]
-        return next((fix for name in names if (fix := self._named(name, finding))), "")
+        wanted = (name for name in names if not only or name in only)
+        return next((fix for name in wanted if (fix := self._named(name, finding))), "")
 
     def _named(self, name: str, finding: Finding) -> str:
-        alike = [f for f in self._found if f.name == name]
+        raised = name == _RAISED
+        alike = [f for f in self._found if raised or name in (f.name, *self._same[f.code])]
         places = list(_places(finding))
         own = {self._statement(p.line) for p in places if p.file == self._script.name}
         here = [f for f in alike if self._statement(f.line) in own]
+        if raised:
+            return self._of_raised(here)
         elsewhere = bool(places) and not own
         if not here and not elsewhere and finding.fault in _OF_THE_RECIPE:
             here = alike
         return here[0].fix if len(here) == 1 and self._is_whole(here[0]) else ""
+
+    def _of_raised(self, here: list[ScriptFinding]) -> str:
+        """Return the diff of the one mistake that stands where the exception left the script."""
+        wrong = [f for f in here if f.severity is not Severity.NOTE]
+        return wrong[0].fix if len(wrong) == 1 and self._is_whole(wrong[0]) else ""
 
     def _is_whole(self, said: ScriptFinding) -> bool:
         """Tell whether no error without a diff stands beside it: the two may be one matter.

@@ -13,14 +13,19 @@ from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from fp16doctor.diagnose.beside_run import SeenRun
 from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
+from fp16doctor.pipeline.applicable import applicable
 from fp16doctor.pipeline.bundling import BundleKeeper
+from fp16doctor.pipeline.context import contexts_of
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
+from fp16doctor.pipeline.own_names import with_own_names
+from fp16doctor.pipeline.script_notes import texts_beside, with_script_notes
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
@@ -50,6 +55,7 @@ class ScanOptions:
 
     steps: int | None = None  # stop after so many optimizer attempts
     sources: bool = True  # keep the text of source lines
+    style: bool = False  # tell what the script's text shows and harms no run as well
     budget_s: float = 45.0  # seconds that trying cures may take
     tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
     keeps_bundle: bool = False  # ``Session.bundle`` will be asked for
@@ -77,9 +83,9 @@ class Session:
     ) -> None:
         self._options, self._script, self._argv = options, script, argv
         self._on_first_error = on_first_error
-        lines = SourceLines(script_root(script), keep_text=options.sources)
+        self._lines = SourceLines(script_root(script), keep_text=options.sources)
         self._recorder = Recorder(
-            lines,
+            self._lines,
             self._on_tape,
             self._before_step,
             plan=options.survey,
@@ -241,6 +247,16 @@ class Session:
             prescriptions = with_own_lines(
                 prescriptions, findings, self._text, self._recorder.caution
             )
+            run = SeenRun(seen, findings, self._options.style)
+            sources = self._options.sources
+            texts = texts_beside(self._text, self._lines, self._recorder.caution) if sources else ()
+            findings, prescriptions = with_script_notes(
+                run, prescriptions, texts, self._recorder.caution
+            )
+            prescriptions = applicable(prescriptions, self._text, script_root(self._script))
+            prescriptions, findings, recommendation = with_own_names(
+                prescriptions, findings, recommendation
+            )
         foretold = trials.outlook()
         blame, error_budget = trials.blame()
         trials.say_what_is_left(self._options.budget_s)
@@ -263,6 +279,7 @@ class Session:
                 recording.ranges, prescriptions, by_hand=scale_by_hand(bench, recording.steps)
             ),
             acceptance=CRITERIA,
+            context=contexts_of(findings, self._lines.around),
         )
 
     def _times(self) -> summary.Times:

@@ -14,7 +14,7 @@ from fp16doctor.prescribe.outlook import outlook
 from fp16doctor.prescribe.plan import plan
 from fp16doctor.schema.blame import BlamedOp, ErrorBudget
 from fp16doctor.schema.diagnosis import FormatOutlook
-from fp16doctor.schema.finding import Finding
+from fp16doctor.schema.finding import Finding, Severity
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.tape import Tape
 
@@ -32,16 +32,17 @@ class Trials:
         caution: Callable[[str, str], None],
     ) -> None:
         self._bench, self._findings, self._seen, self._caution = bench, findings, seen, caution
+        self._demanded = any(f.severity is not Severity.NOTE for f in findings)
 
     def plan(self, refused: Tape | None) -> tuple[tuple[Prescription, ...], Recommendation]:
         """Return the prescriptions and the answer; untried ones where the trials failed."""
         lost = any(step.lost for step in self._seen.recording.steps)
-        updates = self._seen.updates
+        updates, run = self._seen.updates, self._seen.recording.run
         try:
-            return plan(self._findings, self._bench, updates, lost=lost, refused=refused)
+            return plan(self._findings, self._bench, updates, lost=lost, refused=refused, run=run)
         except Exception as error:  # noqa: BLE001 - the findings must not be lost with the cures
             self._failed("trials-failed", "cures could not be tried", error)
-            return plan(self._findings, None, updates, lost=lost)
+            return plan(self._findings, None, updates, lost=lost, run=run)
 
     def outlook(self) -> dict[str, FormatOutlook]:
         """Return what other formats would do to the run."""
@@ -69,6 +70,12 @@ class Trials:
 
     def say_what_is_left(self, budget_s: float) -> None:
         """Caution about what the time budget left untried."""
+        if budget_s <= 0 and self._demanded:
+            self._caution(
+                "no-time-budget",
+                f"no cure was tried: a time budget of {budget_s:g} s has no room for it; a larger "
+                "--budget tries them",
+            )
         if self._bench is not None and self._bench.untried:
             self._caution(
                 "time-budget-spent",

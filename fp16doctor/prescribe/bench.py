@@ -22,6 +22,7 @@ from fp16doctor.prescribe.acceptance import (
 from fp16doctor.prescribe.figures import figures
 from fp16doctor.prescribe.hidden import hidden_births, hidden_words
 from fp16doctor.prescribe.naming import course_name, family
+from fp16doctor.prescribe.remaining import Place, remaining
 from fp16doctor.prescribe.settling import settled
 from fp16doctor.prescribe.steps import format_of
 from fp16doctor.prescribe.time_budget import TimeBudget
@@ -34,6 +35,7 @@ from fp16doctor.schema.prescription import Verdict, Verification
 from fp16doctor.schema.tape import Tape
 
 BUDGET_SPENT = "the time budget was spent"
+TOO_FEW_STEPS = "the step is ill-conditioned, and too few consecutive ones were kept"
 _Key = tuple[PrecisionPolicy, float | None]  # and the loss scale it is tried at
 
 
@@ -58,7 +60,7 @@ class Attempt:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The worst of each number over the steps."""
+        """Worst of each number over the steps."""
         return figures(self.judgements, self.trials, self.scale, self.course)
 
     @property
@@ -80,6 +82,7 @@ class Bench:
     ) -> None:
         self.tapes = tapes
         self.window = window  # consecutive steps
+        self.faults: frozenset[Place] = frozenset()  # of the findings: they must be gone
         self._reference_course: Course | None = None
         self._floors: dict[tuple[int, str], float] = {}
         self.time, self._tolerance = TimeBudget(budget_s), tolerance
@@ -206,7 +209,8 @@ class Bench:
                     ceiling = scale_of(tape) * trial.policy.scale_factor
             trials.append(trial)
             floor, reference = self.floor(place, policy), self.reference(place)
-            judgements.append(judge(tape, reference, trial, tolerance=self._tolerance, floor=floor))
+            found = judge(tape, reference, trial, tolerance=self._tolerance, floor=floor)
+            judgements.append(self._without_fault(found, trial, reference))
             if not judgements[-1].accepted:
                 break
         attempt = Attempt(policy, tuple(judgements), tuple(trials), scale=scale or ceiling)
@@ -214,6 +218,10 @@ class Bench:
             return attempt
         self._go_on(policy, begun=True)
         return self._with_course(attempt, fixed=scale is not None)
+
+    def _without_fault(self, judgement: Judgement, trial: Trial, reference: Trial) -> Judgement:
+        still = remaining(trial, reference, self.faults) if judgement.accepted else ""
+        return replace(judgement, accepted=False, reason=still) if still else judgement
 
     def _go_on(self, policy: PrecisionPolicy, *, begun: bool) -> None:
         """Give a candidate up where time runs out amid its steps; how the run fared is needed."""
@@ -247,10 +255,8 @@ class Bench:
     def _with_course(self, attempt: Attempt, *, fixed: bool) -> Attempt:
         """Follow the candidate over the consecutive steps, at the loss scale it is fit at."""
         if len(self.window) < SHORTEST_COURSE:
-            if any(j.ill_conditioned for j in attempt.judgements):
-                return replace(attempt, course_reason="the step is ill-conditioned, and too few "
-                               "consecutive ones were kept")  # fmt: skip
-            return attempt
+            ill = any(j.ill_conditioned for j in attempt.judgements)
+            return replace(attempt, course_reason=TOO_FEW_STEPS) if ill else attempt
         policy, scale, reference = attempt.policy, attempt.scale, self.reference_course()
 
         def policy_of(tape: Tape) -> PrecisionPolicy:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from fp16doctor.prescribe.bench import Attempt, Bench
 from fp16doctor.prescribe.steps import device_of
 from fp16doctor.prescribe.treatable import demanding, format_of, of_precision
+from fp16doctor.replay.bare_products import HALF
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import Prescription, Remedy, Verdict, Verification
+from fp16doctor.schema.recording import RunInfo
 from fp16doctor.schema.tape import Tape
 
 NOT_TRIED = "no step was kept on which a cure could be tried"
@@ -27,6 +29,7 @@ class Case:
     bench: Bench | None
     updates: tuple[UpdateLoss, ...] = ()
     refused: Tape | None = None  # a step up to a call that raised and ended the script
+    run: RunInfo | None = None  # what is known of the run where no step was kept
 
     @property
     def demanding(self) -> tuple[tuple[int, Finding], ...]:
@@ -46,9 +49,17 @@ class Case:
 
     @property
     def device(self) -> str:
-        """Kind of device that the recorded steps ran on; "cuda" where none was kept."""
+        """Kind of device that the recorded steps, else the run, ran on; "cuda" for neither."""
         tapes = self.bench.tapes if self.bench is not None else ()
-        return device_of(tapes[0]) if tapes else "cuda"
+        if tapes:
+            return device_of(tapes[0])
+        return "cuda" if self.run is None or "cuda" in self.run.device else "cpu"
+
+    @property
+    def stores_half(self) -> bool:
+        """Whether parameters may be stored in 16 bits: False where the run had none such."""
+        stored = self.run.parameters_by_dtype if self.run is not None else ()
+        return not stored or any(name in HALF for name, _ in stored)
 
     def positions(self, *faults: Fault) -> tuple[int, ...]:
         """Positions of the demanding findings of some families."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import log2
 
 from fp16doctor.prescribe.acceptance import LOST_TENSOR
 from fp16doctor.prescribe.bench import Attempt, Bench
@@ -25,6 +26,7 @@ from fp16doctor.replay.trial import Trial
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.policy import BF16, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict
+from fp16doctor.schema.spelling import power
 
 Group = tuple[Prescription, ...]
 
@@ -170,6 +172,6 @@ def _refused(
 ) -> Prescription:
     """Return a list that no loss scale makes a cure."""
     proof = bench.verification(attempt)
-    reason = f"with a loss scale of {scale:.0f} as well: {proof.reason}"
+    reason = f"with a loss scale of {power(round(log2(scale)))} as well: {proof.reason}"
     remedy = keep_remedy(case, attempt.policy.keep)
     return Prescription(remedy, treats, replace(proof, reason=reason))

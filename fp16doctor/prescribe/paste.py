@@ -11,41 +11,16 @@ from __future__ import annotations
 
 from fp16doctor.prescribe.edit import EDITED, diff, with_call_in_fp32, within_block
 from fp16doctor.prescribe.line_casts import line_casts
+from fp16doctor.prescribe.line_float import line_in_fp32
+from fp16doctor.prescribe.paste_modules import NESTED_TO, Known, modules_in_fp32
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
-from fp16doctor.schema.location import OpSite, Phase, SourceLine
+from fp16doctor.schema.location import Phase, SourceLine
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
-_TO = """\
-def to(dtype, x):  # tensors in tuples, lists and dicts too
-    if torch.is_tensor(x):
-        return x.to(dtype) if x.is_floating_point() else x
-    if isinstance(x, dict):
-        return {k: to(dtype, v) for k, v in x.items()}
-    return type(x)(to(dtype, v) for v in x) if type(x) in (tuple, list) else x
-"""
-_MODULES = """
-def in_fp32(module):
-    forward = module.float().forward
-    def wide(*args, **kwargs):
-        with torch.autocast(DEVICE, enabled=False):
-            return RESULT
-    module.forward = wide
-
-def in_own_format(module, args, kwargs):
-    return to(next(module.parameters(recurse=False)).dtype, (args, kwargs))
-
-for name in NAMES:
-    in_fp32(model.get_submodule(name))
-for module in model.modules():  # a model in 16 bits casts where it goes on
-    own = {p.dtype for p in module.parameters(recurse=False)}
-    if own & {torch.float16, torch.bfloat16}:
-        module.register_forward_pre_hook(in_own_format, with_kwargs=True)
-"""
-_RESULT = "forward(*to(torch.float32, args), **to(torch.float32, kwargs))"
-_UNWRAPPED = "# model: as it is before DistributedDataParallel or FSDP wraps it"
+_UNWRAPPED = "# model: as it is before DistributedDataParallel or FSDP wraps it\n"
 _BLOCK = """
 class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its inputs in fp32
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -61,22 +36,30 @@ _BEFORE = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
 
 
 def pasted(
-    targets: tuple[str, ...], device: str, tape: Tape | None = None, outputs: str | None = None
+    targets: tuple[str, ...],
+    device: str,
+    tape: Tape | None = None,
+    outputs: str | None = None,
+    *,
+    stores_half: bool = True,
 ) -> str:
     """Return the code that keeps ``targets`` in fp32.
 
     It expects ``torch`` and ``model`` in place; ``device`` is "cpu" or "cuda". The script's lines
     are taken from ``tape``; where they are not known, a comment says what to do. ``outputs`` is
-    the torch name of the format that kept modules return, None for fp32.
+    the torch name of the format that kept modules return, None for fp32. ``stores_half``: without
+    a tape, whether parameters may be stored in 16 bits.
 
     The text is Python, or a diff throughout where lines of the script are edited.
     """
-    names = _modules(targets, tape)
+    names, rules = _modules(targets, tape), tuple(map(KeepRule, targets))
+    known = Known(tape, outputs, stores_half=stores_half)
     others = [_other(t, tape, outputs) for t in targets if not t.startswith("module:")]
     blocks = any(_WITH in text for text in others)
-    parts = [_TO] if names or blocks else []
+    parts = [modules_in_fp32(names, rules, known, nests=blocks)] if names else []
+    parts += [NESTED_TO] if blocks and not names else []
     wrapped = tape is not None and any(c.op.startswith("c10d.") for c in tape.ops)
-    parts += [_in_modules(names, outputs, wrapped=wrapped)] if names else []
+    parts[:0] = [_UNWRAPPED] if names and wrapped else []
     parts += [_BLOCK] if blocks else []
     casts = [f"# {c}" for c in _casts(targets, tape, outputs)]
     code = "".join(parts).rstrip("\n")
@@ -84,12 +67,6 @@ def pasted(
         code = _added(code)
     code = "\n".join(filter(None, (code, *others, *casts)))
     return code.replace("DEVICE", repr(device))
-
-
-def _in_modules(names: list[str], outputs: str | None, *, wrapped: bool) -> str:
-    result = f"to(torch.{outputs}, {_RESULT})" if outputs else _RESULT
-    code = _MODULES.replace("NAMES", repr(names)).replace("RESULT", result)
-    return code.replace("\nfor name", f"\n{_UNWRAPPED}\nfor name") if wrapped else code
 
 
 def _added(code: str) -> str:
@@ -123,6 +100,8 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
             back = f".to(torch.{outputs})" if outputs else ""
             edited = diff(line, _call_edited(rule, line.text, tape, back))
         if not edited and rule.kind == "line":
+            edited = diff(line, line_in_fp32(line.text, _covered(rule, tape), tape, back))
+        if not edited and rule.kind == "line":
             back = f"to(torch.{outputs}, " if outputs else ""
             edited = diff(line, within_block(line.text, _WITH, back))
     result = f"; .to(torch.{outputs}) on what it hands on" if outputs else ""
@@ -131,7 +110,7 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
 
 def _call_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None:
     """The only op with its input in fp32; None where autocast would cast that back."""
-    ops = {s.op for s in _covered(rule, tape)}
+    ops = {c.op for c in _covered(rule, tape)}
     if len(ops) != 1 or any(map(takes_lower_precision, ops)):
         return None
     return with_call_in_fp32(text, base(ops.pop()).strip("_"), back)
@@ -139,15 +118,15 @@ def _call_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None
 
 def _only_line(rule: KeepRule, tape: Tape | None) -> SourceLine | None:
     """The one line of the script that a rule covers, None where there are several."""
-    sites = _covered(rule, tape) if tape is not None else ()
-    lines = {s.caller or s.source for s in sites}
+    calls = _covered(rule, tape) if tape is not None else ()
+    lines = {c.site.caller or c.site.source for c in calls}
     return lines.pop() if len(lines) == 1 else None
 
 
-def _covered(rule: KeepRule, tape: Tape) -> tuple[OpSite, ...]:
+def _covered(rule: KeepRule, tape: Tape) -> tuple[OpCall, ...]:
     """What a rule moves to fp32 in front of backward; casts are the format's own."""
     calls = (c for c in tape.ops if c.site.phase in _BEFORE and base(c.op) != "_to_copy")
-    return tuple(c.site for c in calls if covers(rule, c.site) and _in_half(c))
+    return tuple(c for c in calls if covers(rule, c.site) and _in_half(c))
 
 
 def _in_half(call: OpCall) -> bool:

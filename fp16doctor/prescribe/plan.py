@@ -13,7 +13,8 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.joint import joint_cures
 from fp16doctor.prescribe.notes import note
 from fp16doctor.prescribe.paste_forms import with_forms
-from fp16doctor.prescribe.ranking import rank
+from fp16doctor.prescribe.ranking import Rank, rank
+from fp16doctor.prescribe.remaining import faults_of
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.treatable import (
     OF_PRECISION,
@@ -24,6 +25,7 @@ from fp16doctor.prescribe.treatable import (
     is_refusal,
     rises,
 )
+from fp16doctor.prescribe.twins import without_twins
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import (
@@ -33,6 +35,7 @@ from fp16doctor.schema.prescription import (
     RemedyKind,
     Verdict,
 )
+from fp16doctor.schema.recording import RunInfo
 from fp16doctor.schema.tape import Tape
 
 _PRESCRIBED = RecommendationStatus.PRESCRIBED
@@ -46,11 +49,13 @@ def plan(
     *,
     lost: bool = False,
     refused: Tape | None = None,
+    run: RunInfo | None = None,
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
     """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence.
 
     ``lost``: a step was taken on a non-finite loss, so that something is needed in any case.
-    ``refused``: the step up to a call that raised and ended the script.
+    ``refused``: the step up to a call that raised and ended the script. ``run``: what is known
+    where no step was kept.
     """
     leading = next((finding for _, finding in demanding(findings)), None)
     if leading is None and lost:
@@ -62,7 +67,9 @@ def plan(
         return (), Recommendation(
             RecommendationStatus.NONE_NEEDED, "nothing that was examined demands a change"
         )
-    case = Case(tuple(findings), bench, updates, refused)
+    if bench is not None:
+        bench.faults = faults_of(findings)
+    case = Case(tuple(findings), bench, updates, refused, run)
     found = tuple(map(with_forms, prescriptions(case)))
     if leading.name in _LOGIC:
         return found, Recommendation(
@@ -83,7 +90,7 @@ def plan(
     if answer.status is _PRESCRIBED:
         beside = note(case, [found[i] for i in answer.prescriptions])
         answer = replace(answer, sentence=answer.sentence + beside)
-    return found, answer
+    return without_twins(found, answer)
 
 
 def _joint(
@@ -101,7 +108,7 @@ def _joint(
     treated = {i for p in chosen for i in p.treats}
     before, (leading, first) = len(found), next(iter(demanding(case.findings)))
 
-    def last_of(parts: Sequence[Prescription]) -> tuple[int, tuple[int, bool, float, float]]:
+    def last_of(parts: Sequence[Prescription]) -> tuple[int, Rank]:
         return max((_behind(p, first), rank(p)) for p in parts)
 
     for group in groups:

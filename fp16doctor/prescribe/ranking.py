@@ -5,30 +5,42 @@ Must not know findings.
 
 from __future__ import annotations
 
+from fp16doctor.prescribe.edit import is_edit
 from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
 from fp16doctor.prescribe.stored import REALISED, REALISED_FRACTION
 from fp16doctor.schema.prescription import Prescription, RemedyKind
 
+MODEST_FLOPS = 0.05  # up to this share of the work two keep-lists cost the same
 
-def rank(prescription: Prescription) -> tuple[int, bool, float, float]:
-    """Cheapest first; what needs no cast by hand in front of what does; then by gradient error."""
+Rank = tuple[int, bool, bool, float, float]
+
+
+def rank(prescription: Prescription) -> Rank:
+    """Cheapest first; what needs no cast by hand in front of what does; then by gradient error.
+
+    Of two keep-lists that cost little, an edit of the script's own lines is preferred to code.
+
+    An edit of the faulty line costs nothing and comes before another format; one that computes
+    something else (its proof is bound to that) behind a keep-list, which does not.
+    """
     remedy = prescription.remedy
     flops = remedy.cost.get("flops_share", 0.0)
     error = prescription.verification.after.get("gradient error", 0.0)
     order = {
         RemedyKind.STORAGE: 0,
         RemedyKind.LOSS_SCALE: 1,
-        RemedyKind.FP32_KEEP: 2 if flops <= CHEAP_FLOPS else 4,
+        RemedyKind.CODE_FIX: 4 if prescription.verification.reason else 2,
+        RemedyKind.FP32_KEEP: 3 if flops <= CHEAP_FLOPS else 6,
         RemedyKind.DTYPE: _dtype(prescription),
-        RemedyKind.FIXUP_INIT: 5,
-        RemedyKind.CODE_FIX: 5,
+        RemedyKind.FIXUP_INIT: 7,
     }
-    return order[remedy.kind], bool(remedy.casts), flops, error
+    edit = remedy.kind is not RemedyKind.FP32_KEEP or is_edit(remedy.change)
+    return order[remedy.kind], bool(remedy.casts), not edit or flops > MODEST_FLOPS, flops, error
 
 
 def _dtype(prescription: Prescription) -> int:
-    """Behind an edit of the code where weights stored in it lose their updates; fp32 is last."""
+    """Behind all else where weights stored in it lose their updates; fp32 is last."""
     if prescription.remedy.value == "fp32":
-        return 7
+        return 9
     taken = prescription.verification.after.get(REALISED_FRACTION, 1.0)
-    return 3 if taken >= REALISED else 6
+    return 5 if taken >= REALISED else 8

@@ -21,9 +21,10 @@ from torch.nn.modules.module import (
 )
 
 from fp16doctor.record import own
+from fp16doctor.record.call_forms import CallForms
 from fp16doctor.record.compiled import is_compiled_graph
 from fp16doctor.record.owner import name_in_owner
-from fp16doctor.record.shards import address_of
+from fp16doctor.record.shards import address_of, note_address
 from fp16doctor.record.threads import WatchedThread
 from fp16doctor.schema.wrappers import plain_names
 
@@ -59,6 +60,7 @@ class ModulePaths:
         guarded: Callable[..., Any] = lambda action, *args: action(*args),
     ) -> None:
         self.stack: list[ModuleEntry] = []
+        self.forms = CallForms()
         self._running: list[nn.Module] = []
         self._on_root, self._on_output, self._guarded = on_root, on_output, guarded
         self._pinned: set[int] = set()  # roots that the script has named itself
@@ -141,7 +143,7 @@ class ModulePaths:
             tensors += [(plain(n), b, False, True) for n, b in root.named_buffers()]
             for name, tensor, trains, buffer in tensors:
                 unique = name if name not in taken else f"{type(root).__name__}#{number}.{name}"
-                if _note(table, unique, tensor, trains, buffer=buffer):
+                if note_address(table, unique, tensor, trains, buffer=buffer):
                     taken.add(unique)
         return table
 
@@ -189,6 +191,7 @@ class ModulePaths:
                 self.stack.pop()
         running.pop()
         entry = self.stack.pop()
+        self.forms.note(entry, args, output, sys._getframe(1))
         if self._on_output is not None:
             self._on_output(entry, module, output)
 
@@ -287,14 +290,3 @@ class ModulePaths:
 
 def _join(parent: str, name: str) -> str:
     return f"{parent}.{name}" if parent else name
-
-
-def _note(
-    table: dict[int, tuple[str, bool, bool]], name: str, t: Tensor, trains: bool, *, buffer: bool
-) -> bool:
-    """Enter one tensor; False if its storage is known already, or it has none."""
-    key = address_of(t)
-    if key is None or key in table:
-        return False
-    table[key] = (name, trains, buffer)
-    return True

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from fp16doctor.record.binades import merge
-from fp16doctor.schema.ranges import ModuleRanges, RangeStats
+from fp16doctor.schema.ranges import Extreme, ModuleRanges, RangeStats
 
 
 @dataclass(slots=True)
@@ -42,6 +42,7 @@ class Track:
     amax_unscaled: float = 0.0
     n_nonfinite: int = 0
     first_nonfinite: int | None = None
+    extremes: list[Extreme] = field(default_factory=list)
 
     def screened(self, magnitude: float) -> None:
         """Take the largest magnitude of one more tensor of the open step, inf or NaN included."""
@@ -56,8 +57,11 @@ class Track:
         self.bad = self.bad or bool(stats.n_inf or stats.n_nan)
         self.stats = stats if self.stats is None else merge(self.stats, stats)
 
-    def close(self, step: int, loss_scale: float) -> bool:
-        """Book the open step; True if it had an inf or a NaN."""
+    def close(self, step: int, loss_scale: float, *, keep: bool = False) -> bool:
+        """Book the open step; True if it had an inf or a NaN.
+
+        ``keep``: its largest magnitude is kept beside those of the run, statistics or not.
+        """
         scale = loss_scale if self.scaled else 1.0
         self.n_looked += 1
         if self.largest > self.amax:
@@ -67,6 +71,8 @@ class Track:
             self.n_nonfinite += 1
             if self.first_nonfinite is None:
                 self.first_nonfinite = step
+        if keep and self.stats is None:
+            self._keep(Extreme(step, self.largest, self.bad))
         if self.stats is not None:
             new = Sample(step, scale, self.stats)
             if self.samples and self.samples[-1].step == step:  # a step in two parts
@@ -75,6 +81,12 @@ class Track:
         bad = self.bad
         self.forget()
         return bad
+
+    def _keep(self, new: Extreme) -> None:
+        if self.extremes and self.extremes[-1].step == new.step:  # a step in two parts
+            old = self.extremes.pop()
+            new = Extreme(new.step, max(old.amax, new.amax), old.nonfinite or new.nonfinite)
+        self.extremes.append(new)
 
     def forget(self) -> None:
         """Drop what the open step has shown."""
@@ -105,6 +117,7 @@ class Track:
             amax_unscaled=self.amax_unscaled,
             n_nonfinite=self.n_nonfinite,
             first_nonfinite=self.first_nonfinite,
+            extremes=tuple(self.extremes),
         )
 
 

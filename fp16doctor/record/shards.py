@@ -20,3 +20,14 @@ def address_of(tensor: Tensor) -> int | None:
         return int(shard_of(tensor).untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError, ValueError):  # sparse, uninitialised, wrapped
         return None
+
+
+def note_address(
+    table: dict[int, tuple[str, bool, bool]], name: str, t: Tensor, trains: bool, *, buffer: bool
+) -> bool:
+    """Enter one tensor; False if its storage is known already, or it has none."""
+    key = address_of(t)
+    if key is None or key in table:
+        return False
+    table[key] = (name, trains, buffer)
+    return True

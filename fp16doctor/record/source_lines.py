@@ -10,11 +10,12 @@ import os
 import site
 import sys
 import sysconfig
+import textwrap
 from types import CodeType, FrameType
 
 import torch
 
-from fp16doctor.schema.location import SourceLine
+from fp16doctor.schema.location import SourceContext, SourceLine
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -36,6 +37,7 @@ class SourceLines:
         self._keep_text = keep_text
         self._kinds: dict[str, int] = {}  # by file: hashing a code object is slow
         self._lines: dict[tuple[int, int], tuple[CodeType, SourceLine]] = {}
+        self._paths: dict[str, str] = {}  # path as shown -> as compiled
         self._sites = tuple(os.path.realpath(p) + os.sep for p in _site_folders())
 
     def key(self, frame: FrameType | None) -> tuple[LineKey | None, LineKey | None]:
@@ -79,6 +81,10 @@ class SourceLines:
         """The line is the user's own, not a library's."""
         return self._kinds.get(key[0].co_filename) == USER
 
+    def is_below_root(self, path: str) -> bool:
+        """The file is the user's own and lies below the folder of the script."""
+        return self._kind(path) == USER and os.path.realpath(path).startswith(self._root)
+
     def _learn(self, path: str) -> int:
         kind = self._kinds[path] = self._kind(path)
         return kind
@@ -101,10 +107,25 @@ class SourceLines:
     def shorten(self, path: str) -> str:
         """Return ``path`` relative to the script's folder, or below site-packages, or as it is."""
         full = os.path.realpath(path)
-        for root in (self._root, *self._sites):
-            if full.startswith(root):
-                return full[len(root) :]
-        return path
+        roots = (root for root in (self._root, *self._sites) if full.startswith(root))
+        root = next(roots, "")
+        short = full[len(root) :] if root else path
+        self._paths[short] = path
+        return short
+
+    def around(self, line: SourceLine, reach: int = 2) -> SourceContext | None:
+        """Return ``line`` with up to ``reach`` neighbours on either side.
+
+        None where its text is not kept or cannot be read.
+        """
+        if line.text is None or not self._keep_text:
+            return None
+        text = linecache.getlines(self._paths.get(line.file, line.file))
+        first, last = max(line.line - reach, 1), min(line.line + reach, len(text))
+        if not first <= line.line <= last or text[line.line - 1].strip() != line.text:
+            return None
+        shown = textwrap.dedent("".join(text[first - 1 : last])).removesuffix("\n").split("\n")
+        return SourceContext(line.file, line.line, first, tuple(t.rstrip() for t in shown))
 
     def _kind(self, path: str) -> int:
         if path.startswith("<"):  # "<frozen …>", "<string>": no line a reader could open

@@ -27,6 +27,7 @@ from fp16doctor.schema.ranges import ModuleRanges, RangeStats
 MOST_SAMPLES = 64  # of one module and role; beyond that older steps are merged
 ALL_SAMPLES = 4096  # of all together: about 4 KiB each
 MOST_FAILURES = 20
+KEPT_WRONG = 4  # steps with an inf or a NaN of which every module's largest magnitude is kept
 FIRST_FULL, EVERY_FULL = 3, 10  # the first steps and every n-th get full statistics
 
 
@@ -79,6 +80,7 @@ class Survey:
         self._seen: set[int] = set()  # parameters whose gradients were looked at in this step
         self._buffers_seen = False
         self._failures = 0
+        self._wrong: set[int] = set()  # the first steps with an inf or a NaN
         self._step = 0
         self._weights_at: int | None = None  # step of the last look at the weights
         self._handle: Any = None
@@ -124,7 +126,8 @@ class Survey:
             screens.deliver(values)
         for (tracks, found), values in zip(self._pending, vectors, strict=True):
             _measured(tracks, found.finish(values))
-        nonfinite = [(t.path, t.role) for t in self._open if t.close(step, loss_scale)]
+        keep = self._goes_wrong(step)
+        nonfinite = [(t.path, t.role) for t in self._open if t.close(step, loss_scale, keep=keep)]
         most = min(MOST_SAMPLES, max(ALL_SAMPLES // max(len(self._tracks), 1), 2))
         for track in self._open:
             track.thin(most)
@@ -152,6 +155,12 @@ class Survey:
         return tuple(t.ranges() for t in sorted(seen, key=lambda t: order[t.path]))
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _goes_wrong(self, step: int) -> bool:
+        """Whether this is one of the first steps with an inf or a NaN anywhere."""
+        if len(self._wrong) < KEPT_WRONG and any(t.bad for t in self._open):
+            self._wrong.add(step)
+        return step in self._wrong
 
     def _reset(self) -> None:
         self.hooks.remove()

@@ -79,6 +79,7 @@ class _Builder:
             attempt=_place(places, marks.attempt, len(roll.ops)),
             final=final,
             keys={n: self._roll.weak[n].cdata for n in final},
+            calls=dict(self._recorder.modules.forms.known),
             device=self._recorder.simulation.device,
             complete=not self._recorder.truncated,
         )

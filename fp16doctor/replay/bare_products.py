@@ -37,6 +37,18 @@ def bare_products(tape: Tape, rules: tuple[KeepRule, ...]) -> tuple[OpSite, ...]
     return tuple({(s.source, s.caller): s for s in reversed(found)}.values())[::-1]
 
 
+def casting_modules(tape: Tape, rules: tuple[KeepRule, ...]) -> tuple[str, ...]:
+    """Return the modules stored in 16 bits that get fp32 from outside, in order of their calls.
+
+    Each has to cast its own inputs, or torch refuses its product.
+    """
+    flow = _Flow(tape, with_sharing(tape, rules))
+    for call in tape.ops:
+        if call.site.phase in BEFORE_BACKWARD:
+            flow.mixes(call)
+    return tuple(flow.cast_at)
+
+
 def leaving(tape: Tape, rules: tuple[KeepRule, ...]) -> frozenset[str]:
     """Return the recorded formats of what kept ops of forward hand on to others, as torch names."""
     kept = kept_ops(tape, rules)
@@ -78,6 +90,7 @@ class _Flow:
     def __init__(self, tape: Tape, rules: tuple[KeepRule, ...]) -> None:
         self._kept = kept_ops(tape, rules)
         self._wide: dict[int, str | None] = {}  # storage -> module that made it
+        self.cast_at: dict[str, None] = {}  # modules that cast what they got
         hooks = any(r.kind == "module" for r in rules)
         self._casting: set[str] = set()  # modules that cast their own inputs
         producers = producers_of(tape)
@@ -111,8 +124,10 @@ class _Flow:
         if ref.storage not in self._wide:
             return False
         maker = self._wide[ref.storage]
-        around = (m for m in self._casting if _inside(call.site.module_path, m))
-        return maker == _STORED or all(_inside(maker, m) for m in around)
+        around = [m for m in self._casting if _inside(call.site.module_path, m)]
+        entered = [] if maker == _STORED else [m for m in around if not _inside(maker, m)]
+        self.cast_at.update(dict.fromkeys(entered))
+        return not entered
 
     def _made(self, call: OpCall) -> None:
         """A view, and what is written in place, stays what its storage is."""

@@ -5,38 +5,50 @@ Must not know what the additions belong to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from math import log2
+from math import inf, log2
 from statistics import median
 
 import torch
+from torch import Tensor
 
 from fp16doctor.replay.calls import outputs_of
 from fp16doctor.replay.examine import random_state_kept
 from fp16doctor.replay.lifetimes import spent
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.schema.policy import FP32
+from fp16doctor.schema.stream import StreamSize
 from fp16doctor.schema.tape import Tape
 
 
-def growth_per_block(tape: Tape, additions: tuple[int, ...]) -> float | None:
-    """Return the median binades that amax gains from one addition to the next.
+def stream_behind(tape: Tape, additions: tuple[int, ...]) -> list[StreamSize]:
+    """Return the size of the stream behind each addition; ``additions`` are indices of ops.
 
-    ``additions`` are indices of ops, in order. None where fewer than two of them are finite and
-    not zero. Raises ReplayError where an op cannot be played.
+    Raises:
+        ReplayError: an op cannot be played.
     """
-    found = [a for a in _amax_behind(tape, additions) if 0 < a < float("inf")]
-    gains = [log2(b / a) for a, b in pairwise(found)]
-    return median(gains) if gains else None
-
-
-def _amax_behind(tape: Tape, additions: tuple[int, ...]) -> list[float]:
     player, gone, found = SoloPlayer(tape, FP32), spent(tape), []
     with random_state_kept(), torch.no_grad():
         for call in tape.ops[: max(additions, default=-1) + 1]:
             player.play(call)
             if call.index in additions:
-                found.append(float(player.env.tensor(outputs_of(call)[0]).abs().max()))
+                found.append(_size(player.env.tensor(outputs_of(call)[0])))
             for number in gone.get(call.index, ()):
                 player.env.drop(number)
     return found
+
+
+def growth_of(sizes: Sequence[StreamSize]) -> float | None:
+    """Return the median binades that amax gains from one addition to the next.
+
+    None where fewer than two of them are finite and not zero.
+    """
+    found = [s.amax for s in sizes if 0 < s.amax < inf]
+    gains = [log2(b / a) for a, b in pairwise(found)]
+    return median(gains) if gains else None
+
+
+def _size(value: Tensor) -> StreamSize:
+    deviation = value.double().std(correction=0)
+    return StreamSize(float(deviation), float(value.abs().max()))

@@ -5,10 +5,11 @@ Must not know how they are drawn.
 
 from __future__ import annotations
 
-import math
-
 from fp16doctor.report import wording
 from fp16doctor.report.confirmed import confirm_line, proof_words
+from fp16doctor.report.nearest import nearest_limit
+from fp16doctor.report.pastes import pastes
+from fp16doctor.report.proof import proof_line
 from fp16doctor.report.run_story import (
     exception_story,
     first_nonfinite,
@@ -35,14 +36,15 @@ def answer(diagnosis: Diagnosis) -> AnswerView:
     said = [_verdict(diagnosis, mark), exception_story(diagnosis)]
     if top_finding(diagnosis) is None and _ended_badly(diagnosis):
         said.reverse()  # nothing else was found: the exception is the news
-    verdict = "; ".join(p for p in said if p)
+    verdict, do = "; ".join(p for p in said if p), _do(diagnosis, mark)
     return AnswerView(
         mark,
         verdict,
         _place(diagnosis),
-        _do(diagnosis, mark),
-        _proof(diagnosis),
+        do,
+        proof_line(diagnosis),
         confirm_line(diagnosis),
+        pastes(diagnosis, do),
     )
 
 
@@ -127,7 +129,8 @@ def _checks(diagnosis: Diagnosis) -> str:
     clear = said.count(OutcomeOfCheck.CLEAR)
     other = said.count(OutcomeOfCheck.NOT_APPLICABLE)
     words = (f"{wording.plural(clear, 'check')} clear", f"{wording.count(other)} not applicable")
-    return wording.joined("none to name", *words)
+    sound = not has_nonfinite_loss(diagnosis) and not _ended_badly(diagnosis)
+    return wording.joined("none to name", nearest_limit(diagnosis) if sound else "", *words)
 
 
 def _line(source: SourceLine) -> str:
@@ -200,53 +203,3 @@ def _proved(diagnosis: Diagnosis) -> str:
     if bounds:  # the proof holds so far and no further
         return f"verified: {'; '.join(bounds)}"
     return f"verified by replay of {wording.steps_named(steps)}" if steps else "verified by replay"
-
-
-def _proof(diagnosis: Diagnosis) -> str:
-    replayed = "; ".join(p for p in (replay_line(diagnosis), _reference(diagnosis)) if p)
-    return f"{replayed} · {_not_seen(diagnosis)}"
-
-
-def replay_line(diagnosis: Diagnosis) -> str:
-    """``replayed 1 step, 812 ops, bit-equal to the run``."""
-    replay = diagnosis.replay
-    if replay.fidelity is None and any(c.verification.steps for c in diagnosis.prescriptions):
-        return "cures were tried by replay; the evidence is recorded in the run itself"
-    if replay.fidelity is None:
-        return "nothing was replayed: all evidence is recorded in the run itself"
-    how_much = f"{wording.plural(len(replay.steps), 'step')}, {wording.plural(replay.n_ops, 'op')}"
-    if replay.fidelity.bit_equal:
-        return f"replayed {how_much}, bit-equal to the run"
-    difference = wording.number(replay.fidelity.largest_difference)
-    return f"replayed {how_much}, with differences from the run of up to {difference}"
-
-
-def _reference(diagnosis: Diagnosis) -> str:
-    top, reference = top_finding(diagnosis), diagnosis.replay.reference
-    if diagnosis.replay.fidelity is None or reference == "none" or not top:
-        return ""
-    if diagnosis.recommendation.status is RecommendationStatus.NOT_PRECISION:
-        return f"the {reference} replay of the same step has the fault as well"
-    source = f"replayed:{reference}"
-    for e in top.evidence:
-        if e.source == source and e.quantity == "amax" and math.isfinite(e.measured):
-            amax = wording.number(e.measured)
-            return f"the {reference} replay of the same step is finite there (amax {amax})"
-    return ""
-
-
-def _not_seen(diagnosis: Diagnosis) -> str:
-    replay, limits = diagnosis.replay, diagnosis.warnings
-    failed = sum(c.outcome is OutcomeOfCheck.FAILED for c in diagnosis.checks)
-    parts = [
-        "whatever only a replay shows" if replay.fidelity is None else "",
-        f"{wording.plural(failed, 'failed check')}" if failed else "",
-        f"what feeds {wording.plural(replay.opaque, 'op')} (taken from the run)"
-        if replay.opaque
-        else "",
-        f"{wording.plural(replay.pinned, 'pinned op')}" if replay.pinned else "",
-        limits[0].message.rstrip(".") if limits else "",
-        f"{wording.count(len(limits) - 1)} more below" if len(limits) > 1 else "",
-    ]
-    named = [p for p in parts if p]
-    return f"not seen: {', '.join(named)}" if named else "nothing was left out"

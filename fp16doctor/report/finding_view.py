@@ -6,10 +6,12 @@ Must not know the rest of a report.
 from __future__ import annotations
 
 from fp16doctor.report import wording
+from fp16doctor.report.chain_view import chain_boxes
+from fp16doctor.report.folded import folded_advice
 from fp16doctor.report.view_model import CodeLine, FindingView, FormView, RemedyView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence, Finding, Severity
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, SourceContext, SourceLine
 from fp16doctor.schema.prescription import Prescription, Remedy, Verdict
 
 _VERDICTS = {
@@ -45,23 +47,40 @@ def finding_view(diagnosis: Diagnosis, position: int) -> FindingView:
         name=finding.name,
         what=finding.what,
         where=_where(diagnosis, finding),
-        lines=_lines(finding),
+        lines=_lines(diagnosis, finding),
         repeats=_repeats(finding.site, finding.repeats),
         evidence=tuple(map(evidence_words, finding.evidence)),
         cause=finding.cause,
         chain=_chain(finding.chain),
+        boxes=chain_boxes(diagnosis, finding, _measured),
         consequences=_consequences(finding),
         folded=wording.listed(finding.subsumes),
         advice=finding.advice,
         remedies=remedies,
+        others=_others(remedies),
         unproved=_NOT_TRIED if finding.advice and not remedies else "",
         explain=f"fp16doctor explain {finding.code}",
     )
 
 
+def _others(remedies: tuple[RemedyView, ...]) -> str:
+    """``3 other cures under Prescriptions: 2 verified, 1 refuted``."""
+    rest = [r.verdict for r in remedies if not r.recommended]
+    if not rest:
+        return "code and proof under Prescriptions" if remedies else ""
+    other = "other cure" if len(rest) < len(remedies) else "cure"
+    words = [f"{rest.count(v)} {v}" for v in _VERDICTS.values() if v in rest]
+    return f"{wording.plural(len(rest), other)} under Prescriptions: {', '.join(words)}"
+
+
 def ranked(diagnosis: Diagnosis) -> list[int]:
-    """Positions of the prescriptions: what is recommended first, then those that helped."""
-    return sorted(range(len(diagnosis.prescriptions)), key=lambda i: _rank(diagnosis, i))
+    """Positions of the prescriptions: what is recommended first, then those that helped.
+
+    Advice that is told beside its tried form is left out.
+    """
+    told = folded_advice(diagnosis)
+    places = (i for i in range(len(diagnosis.prescriptions)) if i not in told)
+    return sorted(places, key=lambda i: _rank(diagnosis, i))
 
 
 def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> RemedyView:
@@ -77,9 +96,25 @@ def remedy_view(diagnosis: Diagnosis, position: int, *, told: bool = False) -> R
         treats=_treats(diagnosis, cure),
         comparison=_comparison(cure),
         recommended=position in diagnosis.recommendation.prescriptions,
+        advised=_advised(diagnosis, position),
+        number=ranked(diagnosis).index(position) + 1,
+        standing=_standing(diagnosis, position),
         told=told,
         forms=tuple(FormView(n, text) for n, text in cure.remedy.forms.items()),
     )
+
+
+def _standing(diagnosis: Diagnosis, position: int) -> str:
+    if position not in diagnosis.recommendation.prescriptions:
+        return ""
+    verdict = diagnosis.prescriptions[position].verification.verdict
+    return "recommended" if verdict is Verdict.VERIFIED else "advised"
+
+
+def _advised(diagnosis: Diagnosis, position: int) -> tuple[FormView, ...]:
+    under = (i for i, cure in folded_advice(diagnosis).items() if cure == position)
+    remedies = (diagnosis.prescriptions[i].remedy for i in under)
+    return tuple(FormView(r.title, r.change) for r in remedies)
 
 
 def _is_told(diagnosis: Diagnosis, cure: int, position: int) -> bool:
@@ -105,15 +140,28 @@ def _where(diagnosis: Diagnosis, finding: Finding) -> str:
     return wording.joined(wording.where(finding.site, ranks=diagnosis.run.world_size), at)
 
 
-def _lines(finding: Finding) -> tuple[CodeLine, ...]:
+def _lines(diagnosis: Diagnosis, finding: Finding) -> tuple[CodeLine, ...]:
+    known = {(c.file, c.line): c for c in diagnosis.context}
+
+    def code(relation: str, line: SourceLine) -> CodeLine:
+        around = _numbered(known.get((line.file, line.line)))
+        return CodeLine(relation, wording.location(line), line.text or "", around)
+
     lines = []
     for site, relation in ((finding.site, ""), (finding.cause_site, "reason")):
         if site and site.source:
-            lines.append(CodeLine(relation, wording.location(site.source), site.source.text or ""))
+            lines.append(code(relation, site.source))
         if site and site.caller:
-            called = CodeLine("called from", wording.location(site.caller), site.caller.text or "")
-            lines.append(called)
+            lines.append(code("called from", site.caller))
     return tuple(lines)
+
+
+def _numbered(context: SourceContext | None) -> tuple[tuple[str, str, bool], ...]:
+    if context is None:
+        return ()
+    width = len(str(context.first + len(context.lines)))
+    numbered = enumerate(context.lines, context.first)
+    return tuple((f"{n:>{width}}", text, n == context.line) for n, text in numbered)
 
 
 def _repeats(site: OpSite | None, sites: tuple[OpSite, ...]) -> str:

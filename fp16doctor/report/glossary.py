@@ -35,6 +35,38 @@ TERMS: dict[str, str] = {
     "underflow": "the exact result is not zero, and zero in the format",
 }
 
+LOSS_AFTER = "loss at the end"  # of as many consecutive steps as its cell says
+_LOSS = (
+    "loss after the consecutive steps replayed under the cure; lower is better, measured at fp32's"
+)
+# Numbers of a trial: what each is, and which way is good.
+QUANTITIES: dict[str, str] = {
+    "non-finite elements": "inf and NaN in loss, gradients, parameters and buffers; 0 is wanted",
+    "non-finite ops": "ops with inf or NaN in their result; 0 is wanted",
+    "gradient lost": "largest share of one parameter's gradient that became zero, zeros that "
+    "belong there excluded; lower is better, 1 is all of it",
+    "gradient error": "distance from the gradient of the fp32 replay, divided by its size: "
+    "‖g − g32‖ / ‖g32‖; lower is better, 0 is equal",
+    "descent kept": "by how much a small step along the gradient lowers the loss, divided by what "
+    "the same step along fp32's does; 1 is as good as fp32, lower is worse",
+    "realised fraction": "size of the update that is made, divided by that of the update that is "
+    "meant; 1 is wanted",
+    "largest update error": "distance between the update made and the one meant, divided by the "
+    "latter's size, of the parameter where it is largest; lower is better, 0 is equal",
+    "binades gained per block": "doublings of the residual stream from block to block; 0 is wanted",
+    "calls that raise": "calls of the step that end it with an exception; 0 is wanted",
+    "loss scale": "factor on the loss under the cure",
+    LOSS_AFTER: _LOSS,
+}
+_WHERE_NOT_MEASURED = "not measured, or not defined since the run itself is not finite there"
+
+
+def meanings(quantities: Iterable[str], *, dash: bool) -> tuple[tuple[str, str], ...]:
+    """Return (quantity, meaning) for those that have one, and if asked what a dash stands for."""
+    said = [(q, _LOSS if q.startswith("loss after") else QUANTITIES.get(q, "")) for q in quantities]
+    known = tuple((name, text) for name, text in said if text)
+    return (*known, ("–", _WHERE_NOT_MEASURED)) if known and dash else known
+
 
 def terms_used(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return (term, meaning) for every term that occurs as a word, in the order of TERMS."""

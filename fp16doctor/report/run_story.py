@@ -15,6 +15,8 @@ from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, StepInfo
 
 _NONFINITE_FAULTS = (Fault.OVERFLOW, Fault.NAN_BIRTH)
+BECAME_ZERO = "that became zero"  # how the quantity of an Evidence on lost gradients ends
+ZEROS_EXCLUDED = "zeros that belong there excluded"
 _FALL = 4  # a loss scale that fell by at least this factor is part of the story
 
 
@@ -81,7 +83,25 @@ def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
         # the step that stopped the script has a loss that no update closed
         when = f"at step {top.site.step}" if top.site else "in the last step"
         return [f"the loss is not finite {when}", *_updates(steps)]
-    return [p for p in (_loss(steps, stays), *_updates(steps)) if p]
+    settled = top is None and not has_nonfinite_loss(diagnosis)
+    course = loss_story(diagnosis) if top and top.fault not in _NONFINITE_FAULTS else ""
+    lost = _lost_gradient(top) if top else ""
+    return [p for p in (lost, _loss(steps, stays), *_updates(steps, settled=settled), course) if p]
+
+
+def loses_gradients(finding: Finding) -> bool:
+    """Whether it has counted gradient elements that became zero."""
+    return _lost_gradient(finding) != ""
+
+
+def _lost_gradient(top: Finding) -> str:
+    """``5 114 of 5 184 (98.6 %) elements … became zero, zeros that belong there excluded``."""
+    for e in top.evidence:
+        if e.quantity.endswith(BECAME_ZERO) and e.count is not None and e.total is not None:
+            what = e.quantity.removesuffix(f" {BECAME_ZERO}").removeprefix("elements of ")
+            share = wording.of_total(e.count, e.total)
+            return f"{share} gradient elements of {what} became zero, {ZEROS_EXCLUDED}"
+    return ""
 
 
 def _has_known_loss(steps: Sequence[StepInfo], top: Finding) -> bool:
@@ -90,8 +110,28 @@ def _has_known_loss(steps: Sequence[StepInfo], top: Finding) -> bool:
     return top.fault in _NONFINITE_FAULTS and top.site is not None and top.site.step in known
 
 
-def _updates(steps: Sequence[StepInfo]) -> list[str]:
+def _updates(steps: Sequence[StepInfo], *, settled: bool = False) -> list[str]:
+    """What the scaler did; ``settled``: nothing is wrong, so that skips may have found a scale."""
+    if settled and (told := _settled(steps)):
+        return [told]
     return [p for p in (_skipped(steps), _scale(steps)) if p]
+
+
+def _settled(steps: Sequence[StepInfo]) -> str:
+    """``3 of 50 optimizer steps were skipped (steps 0, 1 and 5) while the loss scale settled``.
+
+    It has settled where at least as many steps follow the last skip as came up to it.
+    """
+    skipped = [s.step for s in steps if s.skipped]
+    after = sum(s.step > skipped[-1] for s in steps) if skipped else 0
+    scales = _scales(steps)
+    if not scales or after < len(steps) - after or not all(s.found_inf for s in steps if s.skipped):
+        return ""
+    first, last = map(wording.number, (scales[0], scales[-1]))
+    return (
+        f"{_skipped(steps)} ({wording.steps_named(skipped)}) while the loss scale settled from "
+        f"{first} to {last}: it starts high and is halved until the gradients fit"
+    )
 
 
 def loss_story(diagnosis: Diagnosis) -> str:
@@ -176,16 +216,19 @@ def _skipped(steps: Sequence[StepInfo]) -> str:
     skipped = sum(s.skipped for s in steps)
     of = f"{wording.count(skipped)} of {wording.count(len(steps))}"
     if skipped == len(steps):
-        return f"no optimizer step was taken ({of} skipped)"
+        none = f"0 of {wording.count(len(steps))} optimizer steps were taken"
+        return f"{none} ({wording.count(skipped)} skipped): the model has not trained"
     return f"{of} optimizer steps were skipped" if skipped else ""
 
 
 def _scale(steps: Sequence[StepInfo]) -> str:
-    scales = [s.loss_scale for s in steps if s.loss_scale is not None]
-    if not scales:
+    scales = _scales(steps)
+    if not scales or scales[-1] * _FALL > scales[0]:
         return ""
-    last = steps[-1].next_loss_scale
-    last = scales[-1] if last is None else last
-    if last * _FALL > scales[0]:
-        return ""
-    return f"the loss scale fell from {wording.number(scales[0])} to {wording.number(last)}"
+    return f"the loss scale fell from {wording.number(scales[0])} to {wording.number(scales[-1])}"
+
+
+def _scales(steps: Sequence[StepInfo]) -> list[float]:
+    """The scale of each step and the one that it leaves behind, in order."""
+    pairs = ((s.loss_scale, s.next_loss_scale) for s in steps)
+    return [scale for pair in pairs for scale in pair if scale is not None]

@@ -9,7 +9,7 @@ import math
 import shlex
 
 from fp16doctor.report import wording
-from fp16doctor.report.answer import replay_line
+from fp16doctor.report.proof import replay_line
 from fp16doctor.report.run_story import no_steps, outcome_words
 from fp16doctor.report.view_model import Table
 from fp16doctor.schema.diagnosis import Diagnosis, FormatLimits

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from fp16doctor.report import tables, wording
 from fp16doctor.report.answer import answer
 from fp16doctor.report.blame_view import blame_view
+from fp16doctor.report.cure_table import cure_table
 from fp16doctor.report.explorer import explorer
 from fp16doctor.report.finding_view import finding_view, ranked, remedy_view
 from fp16doctor.report.glossary import terms_used
@@ -34,11 +36,13 @@ def build_view(diagnosis: Diagnosis, *, pictures: bool = False) -> ReportView:
 
 
 def _raw_view(diagnosis: Diagnosis) -> ReportView:
+    remedies = tuple(remedy_view(diagnosis, i) for i in ranked(diagnosis))
     return ReportView(
-        title=f"fp16doctor: {diagnosis.run.script}",
+        title=f"fp16doctor: {_file_name(diagnosis.run.script)}",
         answer=answer(diagnosis),
         recommendation=diagnosis.recommendation.sentence,
-        remedies=tuple(remedy_view(diagnosis, i) for i in ranked(diagnosis)),
+        remedies=remedies,
+        cures=cure_table(remedies),
         no_remedies="no cure was tried by replay",
         findings=tuple(finding_view(diagnosis, i) for i in range(len(diagnosis.findings))),
         no_findings="no check found anything in what was seen",
@@ -59,6 +63,11 @@ def _raw_view(diagnosis: Diagnosis) -> ReportView:
         glossary=(),
         count_line=tables.count_line(diagnosis),
     )
+
+
+def _file_name(script: str) -> str:
+    """The last part of the path; the facts of the run have all of it."""
+    return PurePath(script).name or script
 
 
 def _with_pictures(view: ReportView, diagnosis: Diagnosis) -> ReportView:

@@ -9,6 +9,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class PasteView:
+    """One text to paste at the top."""
+
+    title: str  # of the cure
+    change: str  # the text, may have several lines
+    kind: str  # "code", "diff of the script", "in words"
+    unproved: str  # "" where the cure was verified
+    long: bool  # more lines than the top has room for
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerView:
     """The four lines at the top, and what the script itself showed."""
 
@@ -18,6 +29,7 @@ class AnswerView:
     do: str
     proof: str
     confirm: str = ""  # "" where the script was not run again
+    pastes: tuple[PasteView, ...] = ()  # what ``do`` asks for as text, where it can be pasted
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +39,7 @@ class CodeLine:
     relation: str  # "", "called from", "reason"
     location: str  # train.py:40
     text: str  # as the user wrote it, "" where not recorded
+    around: tuple[tuple[str, str, bool], ...] = ()  # (number, line, whether it is this one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +63,30 @@ class RemedyView:
     treats: str  # the findings it treats
     comparison: tuple[tuple[str, str, str], ...]  # quantity, before, after
     recommended: bool
+    advised: tuple[FormView, ...] = ()  # the findings' advice in words, where this was tried for it
+    number: int = 0  # 1-based place among all cures
+    standing: str = ""  # "recommended"; "advised" where that was not verified; "" otherwise
     told: bool = False  # under an earlier finding, with its proof
     forms: tuple[FormView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChainBox:
+    """One stage on the way from a fault to what it reaches."""
+
+    label: str  # "reason", "birth", "place", "first NaN", "then", "inherited", "reaches"
+    head: str  # an op, or what is reached
+    place: str  # line and module, "" where it has none
+    value: str  # a number with its limit, "" where none is known
+
+
+@dataclass(frozen=True, slots=True)
+class CureTable:
+    """The numbers of all cures, one row each."""
+
+    columns: tuple[str, ...]  # quantities
+    rows: tuple[tuple[str, ...], ...]  # cells, in the order of the cures
+    legend: tuple[tuple[str, str], ...]  # (column, what it means and which way is good)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +103,12 @@ class FindingView:
     evidence: tuple[str, ...]
     cause: str
     chain: str  # first inf → first NaN → loss, "" where none
+    boxes: tuple[ChainBox, ...]  # the same to be drawn, with what it reaches
     consequences: str  # what inherits it and what it reaches, "" where nothing
     folded: str  # codes of findings folded under this one
     advice: str  # "" where nothing is known
     remedies: tuple[RemedyView, ...]
+    others: str  # how many cures are told elsewhere, and how they fared
     unproved: str  # why the advice is not verified, "" where a remedy carries its own proof
     explain: str  # a command
 
@@ -86,12 +123,33 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Meter:
+    """A share as a bar and in words."""
+
+    words: str
+    percent: float | None  # 0 to 100: as far as the bar goes; None where nothing was measured
+
+
+@dataclass(frozen=True, slots=True)
+class BlameRow:
+    """One op of the error budget."""
+
+    op: str
+    phase: str
+    place: str
+    share: Meter  # what goes without it
+    joint: Meter  # what goes without it and the rows above
+
+
+@dataclass(frozen=True, slots=True)
 class BlameView:
     """The error budget of one step."""
 
     line: str  # how few ops make how much, "" where nothing was measured
     note: str  # why nothing, or not all of it, was measured
     table: Table  # the first column is the share as a bar
+    rows: tuple[BlameRow, ...] = ()  # the same, to be drawn
+    legend: tuple[tuple[str, str], ...] = ()  # (share, what it means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +203,7 @@ class ReportView:
     answer: AnswerView
     recommendation: str
     remedies: tuple[RemedyView, ...]
+    cures: CureTable  # of the remedies
     no_remedies: str  # said where the list is empty
     findings: tuple[FindingView, ...]
     no_findings: str  # said where the list is empty

@@ -66,6 +66,8 @@ def _sentence(weights: StoredWeights, limits: FormatLimits) -> str:
         _part(fits, "n_subnormal", total, f"subnormal, below {wording.limit(normal)}"),
         _part(fits, "n_zero", total, "become zero"),
     ]
+    if not total:
+        return f"{name}: there is no floating-point value to cast"
     said = "; ".join(p for p in parts if p)
     return f"{name}: {said}" if said else f"{name}: every value is in the normal range"
 

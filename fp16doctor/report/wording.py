@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fp16doctor.schema import spelling
 from fp16doctor.schema.diagnosis import FormatLimits
-from fp16doctor.schema.location import OpSite, SourceLine
+from fp16doctor.schema.location import TEXT_ROLE, OpSite, SourceLine
 
 NOTHING = "–"  # a table cell without a value
 NO_BREAK = "\u00a0"
@@ -143,6 +143,8 @@ def module_name(site: OpSite) -> str:
 
 def where(site: OpSite, *, ranks: int = 1) -> str:
     """``step 3 · forward · decoder.layers.7.mlp.fc2 (Linear) · aten.addmm · output``."""
+    if site.role == TEXT_ROLE:
+        return "in the text of the script"
     rank = f"rank {site.rank}" if ranks > 1 else ""
     # A call that never reached ATen has no op, and so no tensor whose role could be named.
     op = (op_name(site.op), site.role) if site.op else ()

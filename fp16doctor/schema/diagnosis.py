@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fp16doctor.schema.blame import BlamedOp, ErrorBudget
 from fp16doctor.schema.confirmation import Confirmation
 from fp16doctor.schema.finding import CheckOutcome, Finding
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, SourceContext
 from fp16doctor.schema.prescription import Prescription, Recommendation
 from fp16doctor.schema.ranges import GradientScales, ModuleRanges
 from fp16doctor.schema.recording import Caution, RunInfo, StepInfo
@@ -85,5 +85,6 @@ class Diagnosis:
     error_budget: ErrorBudget | None = None  # what their shares are shares of; None: not asked for
     gradient_scales: GradientScales | None = None
     acceptance: dict[str, float] = field(default_factory=dict)  # criterion -> number
+    context: tuple[SourceContext, ...] = ()  # around the findings' lines; empty under --no-source
     confirm: Confirmation | None = None  # None: not asked for, or no cure to confirm
     schema_version: int = SCHEMA_VERSION

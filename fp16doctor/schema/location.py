@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+TEXT_ROLE = "text"  # of a site in a script's text that no run was needed to find
+
 
 class Phase(str, Enum):
     """Part of a training step in which an op ran."""
@@ -30,6 +32,16 @@ class SourceLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceContext:
+    """A line of source between its neighbours."""
+
+    file: str  # as in SourceLine
+    line: int  # the one that is meant, 1-based
+    first: int  # number of the first of ``lines``
+    lines: tuple[str, ...]  # as written, what all of them are indented by left out
+
+
+@dataclass(frozen=True, slots=True)
 class OpSite:
     """One op call of one step, as a reader can find it again."""
 
@@ -39,7 +51,7 @@ class OpSite:
     index: int  # position on the tape
     module_path: str | None = None  # FQN below its root; "" is the root's own forward; None outside modules
     module_class: str | None = None  # class name of that module
-    role: str = "output"  # output, input[1], grad_output, weight, weight.grad, update
+    role: str = "output"  # output, input[1], grad_output, weight, weight.grad, update, text
     source: SourceLine | None = None  # innermost line outside torch and fp16doctor
     caller: SourceLine | None = None  # the user's own line where ``source`` lies in a library
     element: tuple[int, ...] | None = None  # index of the worst element in the tensor

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from fp16doctor.schema.stream import StreamBlock
+
 
 class RemedyKind(str, Enum):
     """What a remedy changes."""
@@ -53,6 +55,7 @@ class Verification:
     before: dict[str, float] = field(default_factory=dict)
     after: dict[str, float] = field(default_factory=dict)
     steps: tuple[int, ...] = ()
+    stream: tuple[StreamBlock, ...] = ()  # of a cure of initial weights: the residual stream
 
 
 @dataclass(frozen=True, slots=True)

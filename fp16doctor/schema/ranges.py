@@ -23,6 +23,15 @@ class RangeStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Extreme:
+    """The largest magnitude of one tensor at a step that has no ``RangeStats``."""
+
+    step: int
+    amax: float  # largest finite magnitude; 0.0 where an inf or a NaN hid it
+    nonfinite: bool  # it had an inf or a NaN
+
+
+@dataclass(frozen=True, slots=True)
 class ModuleRanges:
     """Ranges of one module's outputs and of the gradients with respect to them, over the run."""
 
@@ -38,6 +47,7 @@ class ModuleRanges:
     amax_unscaled: float = 0.0  # the same for magnitudes with each step's loss scale divided out
     n_nonfinite: int = 0  # steps with an inf or a NaN
     first_nonfinite: int | None = None  # the first of them
+    extremes: tuple[Extreme, ...] = ()  # of the first steps in which any module had an inf or a NaN
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,14 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a module was called."""
+
+    takes: str  # "tensor": one floating tensor; "flat": tensors and plain values; "nest": more
+    returns: str  # "tensor": one floating tensor; "nest": more
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """A tensor as it is in front of one op."""
 
@@ -110,6 +118,7 @@ class Tape:
     final: dict[int, Tensor] = field(default_factory=dict)  # storages alive at the end of the recording, as the script left them
     keys: dict[int, int] = field(default_factory=dict)  # storage alive at the end -> its address
     refused: bool = False  # the last op raised: it has no outputs, and the step ends there
+    calls: dict[str, CallForm] = field(default_factory=dict)  # module path -> how it was called
     device: str = ""  # kind of device the script asked for where the CPU stands in for it: "cuda"
     complete: bool = True  # False: ops were dropped at the cap, or the recorder missed some
 

@@ -38,6 +38,6 @@
         byHand();
       }
     });
-    block.before(button);
+    (block.closest(".box") || block).before(button);
   });
 })();

@@ -296,3 +296,27 @@ def test_a_plain_step_becomes_the_scalers() -> None:
     assert same(patched(plain, found), ran(edited))
     assert found.missed() == ()
     assert not same(ran(plain), ran(edited))
+
+
+def test_a_script_that_updates_the_scaler_itself_goes_on_doing_so() -> None:
+    plain = AUTOCAST.replace("scaler.step(opt); scaler.update()", "opt.step(); scaler.update()")
+    edited = plain.replace("opt.step()", "scaler.step(opt)")
+    found = patch(Remedy(RemedyKind.CODE_FIX, "replace `opt.step()`"), code="FD403")
+    assert same(patched(plain, found), ran(edited))
+    assert found.missed() == ()
+
+
+def test_one_of_two_optimizers_is_stepped_by_the_scaler_already() -> None:
+    two = AUTOCAST.replace(
+        "scaler.step(opt); scaler.update()",
+        "scaler.step(other); opt.step(); scaler.update()",
+    ).replace(
+        "opt = torch.optim.SGD(net.parameters(), lr=0.1)",
+        "opt, other = (torch.optim.SGD(p, lr=0.1) for p in "
+        "(list(net.parameters())[:1], list(net.parameters())[1:]))",
+    )
+    edited = two.replace("opt.step();", "scaler.step(opt);")
+    assert "scaler.step(other); scaler.step(opt)" in edited
+    found = patch(Remedy(RemedyKind.CODE_FIX, "replace `opt.step()`"), code="FD403")
+    assert same(patched(two, found), ran(edited))
+    assert not same(ran(two), ran(edited))

@@ -275,4 +275,5 @@ def test_steps_warn_of_files_the_script_saves(
         "budget_s": 45.0,
         "tolerance": 1.0,
         "keeps_bundle": False,
+        "style": False,
     }

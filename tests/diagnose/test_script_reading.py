@@ -9,8 +9,11 @@ import pytest
 
 from fp16doctor.diagnose.script_engine import lint_script
 from fp16doctor.diagnose.script_reading.amp import autocasts, in_force, is_scaler, scaled_backwards
+from fp16doctor.diagnose.script_reading.flows import is_half
 from fp16doctor.diagnose.script_reading.order import always_before, follows
 from fp16doctor.diagnose.script_reading.patch import diff, swap, with_argument
+from fp16doctor.diagnose.script_reading.products import factors
+from fp16doctor.diagnose.script_reading.reaching import assignment
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.training import is_module, stored_format
 from fp16doctor.diagnose.script_reading.tree import receiver, spelled
@@ -208,3 +211,94 @@ def test_what_is_no_python_is_told_and_a_failing_rule_stops_no_other() -> None:
     found, failed = lint_script("import torch\n", "train.py", [broken])
     assert found == ()
     assert [u.reason for u in failed] == ["check FD799 failed: ZeroDivisionError: by rule"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x = a\nx = b\nuse(x)\n", "x = b"),
+        ("x = a\nx *= b\nuse(x)\n", "x *= b"),
+        ("x = a\nif c:\n    x = b\nuse(x)\n", None),
+        ("if c:\n    x = b\n    use(x)\n", "x = b"),
+        ("x = a\nfor x in y:\n    use(x)\n", None),
+        ("x, z = a\nuse(x)\n", None),
+        ("use(x)\nx = a\n", None),
+        ("x = a\ndef f():\n    use(x)\n", None),
+        ("x = a\nfor i in y:\n    use(x)\n    x = b\n", None),
+        ("x = a\nfor i in y:\n    use(x)\n", "x = a"),
+        ("for i in y:\n    x = a\n    use(x)\n    x = b\n", "x = a"),
+        ("with a as x:\n    use(x)\n", None),
+    ],
+)
+def test_the_assignment_that_certainly_reaches_a_name(text: str, found: str | None) -> None:
+    script = read(text)
+    used = next(c for c in script.calls if spelled(c.func) == "use").args[0]
+    assert isinstance(used, ast.Name)
+    made = assignment(script, used)
+    assert (None if made is None else spelled(made)) == found
+
+
+def test_factors_are_those_of_the_place_where_the_product_is_read() -> None:
+    script = read("x = a\nx = x * s\nx /= t\nuse(x)\nx = x * u\n")
+    used = next(c for c in script.calls if spelled(c.func) == "use").args[0]
+    assert [(spelled(f.node), f.divides) for f in factors(script, used)] == [
+        ("a", False),
+        ("s", False),
+        ("t", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inner", "severity"),
+    [
+        ("p", "warning"),
+        ("p + 1e-8", "warning"),  # 0 in fp16
+        ("p + 1e-6", "note"),
+        ("p.clamp(min=1e-6)", "note"),
+        ("torch.clamp(p, 1e-9)", "warning"),
+    ],
+)
+def test_a_logarithm_that_is_kept_off_zero_is_a_note(inner: str, severity: str) -> None:
+    text = f"""\
+import torch
+
+with torch.autocast("cpu", dtype=torch.float16):
+    p = torch.softmax(model(x), -1)
+    loss = -torch.log({inner}).mean()
+"""
+    ((found,), _) = lint_script(text, "train.py")
+    assert (found.code, found.severity.value) == ("FD721", severity)
+
+
+@pytest.mark.parametrize(
+    ("made", "half"),
+    [
+        ("Net().half()", True),
+        ("Net().cuda().to(torch.float16)", True),
+        ("Net()", False),
+        ("Net().half().float()", False),
+        ("Net().bfloat16()", False),
+    ],
+)
+def test_the_layers_of_a_module_that_is_cast_are_half(made: str, half: bool) -> None:
+    script = read(
+        f"""
+        import torch
+        from torch import nn
+
+        class Part(nn.Module):
+            def __init__(self):
+                self.fc = nn.Linear(2, 2)
+
+            def forward(self, x):
+                return use(self.fc(x))
+
+        class Net(nn.Module):
+            def __init__(self):
+                self.part = Part()
+
+        net = {made}
+        """
+    )
+    used = next(c for c in script.calls if spelled(c.func) == "use").args[0]
+    assert is_half(script, used) is half

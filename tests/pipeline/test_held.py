@@ -62,7 +62,7 @@ def test_it_holds() -> None:
         (diagnosis(FALLING, finding("FD101", 9)), "FD101 is left: what it is"),
         (diagnosis(FALLING, finding("FD103", 4)), "FD103 is left: what it is"),
         (diagnosis(FALLING, finding("FD105", 9, Fault.NAN_BIRTH)), "FD105 is new: what it is"),
-        (diagnosis([*FALLING[:-1], math.inf]), "not finite in 1 steps, first in step 14"),
+        (diagnosis([*FALLING[:-1], math.inf]), "not finite in one step: step 14"),
         (diagnosis(FALLING[:5]), "has 5 steps, the run before 15"),
         (diagnosis(FALLING, skipped=9), "9 of 15 steps are skipped"),
         (

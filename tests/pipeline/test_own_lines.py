@@ -206,6 +206,30 @@ def test_a_change_that_is_told_already_stays() -> None:
     assert told(ONE, at(6), Remedy(RemedyKind.DTYPE, "t"))[0] == ""
 
 
+UNSCALED = """\
+import torch
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+for x in loader:
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = f(net(x))
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_a_scaler_to_add_is_put_into_the_script_s_own_lines() -> None:
+    scale = {"low": 1.0, "recommended": 1024.0, "high": 2.0**20}
+    remedy = Remedy(RemedyKind.LOSS_SCALE, "t", change="scaler = generic", value=scale)
+    missing = at(7, name="fp16-without-scaler", fault=Fault.LOSS_SCALE)
+    change, _ = told(UNSCALED, missing, remedy)
+    assert '+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)' in change.splitlines()
+    assert "+    scaler.scale(loss).backward()" in change.splitlines()
+    assert told(UNSCALED, replace(missing, name="other"), remedy)[0] == "scaler = generic"
+    by_hand = replace(remedy, change="(1024.0 * loss).backward()")
+    assert told(UNSCALED, missing, by_hand)[0] == by_hand.change
+
+
 def test_a_reader_that_fails_costs_a_caution(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told("import torch\nif :\n", at(6)) == ("", ["script-not-read"])
 

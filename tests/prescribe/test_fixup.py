@@ -20,7 +20,7 @@ from fp16doctor.prescribe.fixup_code import pasted
 from fp16doctor.prescribe.fixup_weights import SEED, additions_of, plan_on, with_fixup
 from fp16doctor.prescribe.remedies.fixup_init import GROWTH, propose
 from fp16doctor.replay.parameters import parameter_values
-from fp16doctor.replay.stream import growth_per_block
+from fp16doctor.replay.stream import growth_of, stream_behind
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.prescription import Verdict
@@ -140,6 +140,10 @@ def test_verified_on_the_first_step_with_the_growth_of_the_stream() -> None:
     assert proof.before["non-finite elements"] > 0
     assert proof.before[GROWTH] > 2  # (1.5²·8)·(1.5²·8)/2 of variance a block: 3.7 binades
     assert proof.after[GROWTH] == 0
+    assert [b.place for b in proof.stream] == [f"body.{i}" for i in range(BLOCKS)]
+    assert growth_of([b.before for b in proof.stream]) == proof.before[GROWTH]
+    assert len({b.after for b in proof.stream}) == 1  # a branch of 0 adds nothing
+    assert 0 < proof.stream[0].after.std < proof.stream[-1].before.std
     assert cure.remedy.target == ("module:body.*",)
     assert cure.remedy.title.startswith(f"initialise the {BLOCKS} branches of `body` by Fixup")
 
@@ -154,7 +158,9 @@ def test_the_growth_is_that_of_the_forward_pass() -> None:
     gains = torch.tensor(sizes).log2().diff().tolist()
     additions = additions_of(tape)
     assert len(additions) == BLOCKS
-    assert growth_per_block(tape, additions) == pytest.approx(median(gains), abs=1e-3)
+    found = stream_behind(tape, additions)
+    assert growth_of(found) == pytest.approx(median(gains), abs=1e-3)
+    assert [s.amax for s in found] == pytest.approx(sizes, rel=1e-3)
 
 
 @pytest.mark.parametrize("scaler", [0.0, 65536.0])

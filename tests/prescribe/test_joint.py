@@ -113,7 +113,7 @@ def test_what_no_scale_helps_is_refuted_together() -> None:
         return classified(model, cast) * 1e-25
 
     found, answer = plan((finding(), underflow()), bench_of(*WIDE, loss=vanished))
-    together = [p for p in found if "loss scale of 65536 as well" in p.verification.reason]
+    together = [p for p in found if "loss scale of 2¹⁶ as well" in p.verification.reason]
     assert [p.verification.verdict for p in together] == [Verdict.REFUTED]
     assert all(found[i] not in together for i in answer.prescriptions)
 

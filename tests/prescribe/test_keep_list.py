@@ -136,7 +136,7 @@ def test_the_op_alone_where_the_line_is_nearly_everything() -> None:
     (cure,) = propose(Case(findings, bench))
     assert cure.verification.verdict is Verdict.VERIFIED
     assert cure.remedy.target == ("op:aten.mul",)
-    assert "+ return torch.mul((F.linear(x, self.w)).float(), 1e6).div(1e6)" in cure.remedy.change
+    assert "+ return torch.mul(F.linear(x, self.w).float(), 1e6).div(1e6)" in cure.remedy.change
 
 
 def test_a_list_that_does_not_help_is_told_as_refuted() -> None:
@@ -291,13 +291,13 @@ class Squared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.exp(self.inp(x) + 12)
-        h = (h * h).mean(-1, keepdim=True).rsqrt() * h
+        h = torch.stack([h, h], 1).square().mean(1).rsqrt() * torch.cat([h])
         return self.head(h * 1e3 + 1) / 1e3
 
 
 LINES = {
     "h = torch.exp(self.inp(x) + 12)": "# FILE:N: call .float()",
-    "h = (h * h).mean(-1, keepdim=True).rsqrt() * h": "+ with torch.autocast('cpu', enabled=Fa",
+    "h = torch.stack([h, h], 1).square().mean(1).rsqrt() * torch.cat([h])": "+ with torch.autocast",
     "return self.head(h * 1e3 + 1) / 1e3": "# FILE:N: call .float()",
 }
 

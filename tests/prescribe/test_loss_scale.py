@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log2
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.prescribe.acceptance import LOST_TENSOR
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.remedies.loss_scale import propose
+from fp16doctor.prescribe.remedies.loss_scale import _known, propose
 from fp16doctor.replay.scales import scale_of
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.prescription import Prescription, Verdict
@@ -58,7 +59,9 @@ def test_window(form: str, factor: float, how: dict[str, float]) -> None:
     low, best, high = (cure.remedy.value[k] for k in ("low", "recommended", "high"))
     assert all(log2(x) == int(log2(x)) for x in (low, best, high))
     assert 1 <= low <= best <= high <= 2.0**24
-    assert f"init_scale={best:.1f})" in cure.remedy.change
+    by_hand = form == PURE  # GradScaler refuses fp16 gradients
+    assert (f"({best:.1f} * loss).backward()" in cure.remedy.change) is by_hand
+    assert (f"init_scale={best:.1f})" in cure.remedy.change) is not by_hand
 
     def really(scale: float) -> tuple[bool, float]:
         """Train at a scale: finite or not, and the largest share lost of one gradient."""
@@ -87,6 +90,34 @@ def test_a_static_scale_that_is_too_high_is_lowered() -> None:
     assert cure.verification.before["non-finite elements"] > 0
 
 
+@pytest.mark.parametrize("form", [AUTOCAST, PURE])
+def test_the_pasted_code_scales_as_the_trial_did(form: str) -> None:
+    job = Job(net, faint(1e-8), form)
+    cure = proposed(Bench(tuple(job.tapes()), 60))
+    best = cure.remedy.value["recommended"]
+    torch.manual_seed(0)
+    model = net().half() if form == PURE else net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with torch.autocast("cpu", torch.float16, enabled=form == AUTOCAST):
+        loss = job.loss(model, job.cast)
+    names: dict[str, Any] = {"model": model, "optimizer": optimizer, "loss": loss, "torch": torch}
+    exec(cure.remedy.change, names)
+    wanted = job.but(scale=best).real().gradients
+    trained = names.get("masters") or list(model.parameters())
+    for meant, parameter in zip(wanted.values(), trained, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, meant / best)
+        assert bool(parameter.grad.any())
+
+
+def test_without_time_the_scale_with_most_room_of_those_tried_is_told() -> None:
+    """The window's search tries some scales; its low end has no room below."""
+    bench = Bench(tuple(Job(net, faint(1e-8)).tapes()), 60)
+    for exponent in (8, 12, 24):
+        assert bench.attempt_scale(2.0**exponent).accepted
+    assert _known(bench, 2.0**8, 2.0**24) == 2.0**12
+
+
 def test_steps_that_ran_at_several_scales_are_tried_at_the_same_one() -> None:
     tapes = tuple(Job(net, faint(30.0), scaler=2.0**20, steps=4).tapes())
     bench = Bench(tapes, 60)
@@ -112,7 +143,7 @@ def test_where_no_scale_helps_it_is_refuted_with_its_reason() -> None:
     bench = Bench(tuple(Job(Both, faint(1.0)).tapes()), 60)
     cure = proposed(bench)
     assert cure.verification.verdict is Verdict.REFUTED
-    assert cure.remedy.title == "a loss scale from 1 to 2^24"
+    assert cure.remedy.title == "another loss scale (1 to 2²⁴)"
     assert cure.verification.reason.startswith(
         "none helps: at every scale something is lost or not finite"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -138,8 +139,10 @@ def test_no_finding_needs_nothing() -> None:
     )
 
 
-def prescription(kind: RemedyKind, value: object = None, flops: float = 0.0, error: float = 0.0):  # type: ignore[no-untyped-def]
-    proof = Verification(Verdict.VERIFIED, after={"gradient error": error})
+def prescription(  # type: ignore[no-untyped-def]
+    kind: RemedyKind, value: object = None, flops: float = 0.0, error: float = 0.0, reason: str = ""
+):
+    proof = Verification(Verdict.VERIFIED, reason, after={"gradient error": error})
     return Prescription(Remedy(kind, "t", value=value, cost={"flops_share": flops}), (0,), proof)
 
 
@@ -147,13 +150,27 @@ def test_order() -> None:
     ranked = [
         prescription(RemedyKind.STORAGE),
         prescription(RemedyKind.LOSS_SCALE),
+        prescription(RemedyKind.CODE_FIX),
         prescription(RemedyKind.FP32_KEEP, flops=0.01),
         prescription(RemedyKind.FP32_KEEP, flops=0.2),
+        prescription(RemedyKind.CODE_FIX, reason="judged against fp32 with the same constants"),
         prescription(RemedyKind.DTYPE, "bf16"),
         prescription(RemedyKind.FP32_KEEP, flops=0.4),
         prescription(RemedyKind.DTYPE, "fp32"),
     ]
     assert sorted({rank(p): p for p in ranked[::-1]}) == [*map(rank, ranked)]
+
+
+def test_of_two_cheap_lists_the_edit_of_a_line_comes_first() -> None:
+    def keep(change: str, flops: float) -> Prescription:
+        found: Prescription = prescription(RemedyKind.FP32_KEEP, flops=flops)
+        return replace(found, remedy=replace(found.remedy, change=change))
+
+    edit = keep("# a.py:3\n- y = x\n+ y = x.float()", 0.02)
+    for other in ("module = model.get_submodule('a')", "# a.py:3: call .float() on its inputs",
+                  "# above the function\n+ def to(): ...\n# a.py:3\n- y\n+ z"):  # fmt: skip
+        assert rank(edit) < rank(keep(other, 0.01))
+    assert rank(keep("# a.py:3\n- y = x\n+ y = x.float()", 0.4)) > rank(keep("a", 0.01))
 
 
 @pytest.mark.parametrize("code", ["FD101", "FD104", "FD201", "FD202", "FD301", "FD401", "FD999"])

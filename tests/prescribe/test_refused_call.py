@@ -196,9 +196,10 @@ def test_receiver_and_diff() -> None:
 @pytest.mark.parametrize(
     ("line", "edited"),
     [
-        ("y = torch.exp(self.f(x))", "y = torch.exp((self.f(x)).float())"),
-        ("y = self.f(x).exp()", "y = (self.f(x)).float().exp()"),
-        ("y = x.exp_().sum()", "y = (x).float().exp_().sum()"),
+        ("y = torch.exp(self.f(x))", "y = torch.exp(self.f(x).float())"),
+        ("y = self.f(x).exp()", "y = self.f(x).float().exp()"),
+        ("y = x.exp_().sum()", "y = x.float().exp_().sum()"),
+        ("y = (a + b).exp()", "y = ((a + b).float()).exp()"),
         ("y = self.exp(x)", None),  # a module of that name
         ("y = exp(x)", None),
         ("y = torch.exp(torch.exp(x))", None),

@@ -161,6 +161,8 @@ def test_without_time_a_run_is_examined_all_the_same() -> None:
     assert diagnosis.replay.steps
     assert diagnosis.outlook == {}
     assert diagnosis.error_budget is None
+    (caution,) = [w for w in diagnosis.warnings if w.slug == "no-time-budget"]
+    assert caution.message.startswith("no cure was tried: a time budget of 0 s has no room for it")
     assert all(p.verification.verdict is Verdict.NOT_VERIFIED for p in diagnosis.prescriptions)
 
 

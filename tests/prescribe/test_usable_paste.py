@@ -205,7 +205,7 @@ def test_the_results_are_cast_back_where_that_is_verified() -> None:
     assert cure.remedy.value == "float16"
     assert cure.remedy.casts == ()
     assert "its results in fp16" in cure.remedy.title
-    assert "return to(torch.float16, forward(" in cure.remedy.change
+    assert "return forward(x.float()).to(torch.float16)" in cure.remedy.change
 
 
 def test_the_lines_are_named_where_it_overflows_again() -> None:

@@ -15,7 +15,7 @@ from fp16doctor.schema.finding import (
     OutcomeOfCheck,
     Severity,
 )
-from fp16doctor.schema.location import OpSite, Phase, SourceLine
+from fp16doctor.schema.location import OpSite, Phase, SourceContext, SourceLine
 from fp16doctor.schema.prescription import (
     Prescription,
     Recommendation,
@@ -114,6 +114,11 @@ def overflow() -> Diagnosis:
             low=1.0,
             recommended=2.0,
             high=4.0,
+        ),
+        context=(
+            SourceContext(
+                "train.py", 40, 38, ("", "def forward(self, x):", f"    {WO.text}", "", "class B:")
+            ),
         ),
         warnings=(Caution("no-source", "2 modules have no Python source and show no line."),),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,10 @@ def opened(browser: Any, hand_made: HandMade, tmp_path: Path) -> Iterator[Callab
     said: list[str] = []
     contexts = []
 
-    def open_page(name: str = "overflow", **options: Any) -> Any:
-        path = tmp_path / f"{name}.html"
-        path.write_text(render_html(hand_made[name]()), encoding="utf-8")
+    def open_page(name: str = "overflow", *, long: bool = False, **options: Any) -> Any:
+        path, diagnosis = tmp_path / f"{name}.html", hand_made[name]()
+        shown = with_long_paste(diagnosis) if long else diagnosis
+        path.write_text(render_html(shown), encoding="utf-8")
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
@@ -100,6 +102,39 @@ def test_the_copy_button_copies(opened: Callable[..., Any]) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == block.inner_text()
 
 
+def with_long_paste(diagnosis: Diagnosis) -> Diagnosis:
+    cure = diagnosis.prescriptions[0]
+    text = "\n".join(f"value_{i} = {i}" for i in range(40))
+    cure = replace(cure, remedy=replace(cure.remedy, change=text))
+    return replace(diagnosis, prescriptions=(cure, *diagnosis.prescriptions[1:]))
+
+
+def test_a_long_paste_scrolls_in_its_box_and_is_copied_whole(opened: Callable[..., Any]) -> None:
+    page = opened(long=True, permissions=["clipboard-read", "clipboard-write"])
+    box = page.get_by_role("region", name="code to paste 1")
+    assert box.bounding_box()["height"] < 300
+    box.focus()
+    page.keyboard.press("End")
+    page.wait_for_function("document.querySelector('.box').scrollTop > 0")
+    page.get_by_role("button", name="copy").first.click()
+    page.get_by_role("button", name="copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()").endswith("value_39 = 39")
+
+
+def test_on_paper_nothing_is_cut_off(opened: Callable[..., Any]) -> None:
+    page = opened(long=True)
+    page.emulate_media(media="print")
+    fits = "e => e.scrollHeight <= e.clientHeight + 2"
+    assert page.locator(".box").evaluate(fits)
+
+
+def test_a_card_leads_to_its_cure(opened: Callable[..., Any]) -> None:
+    page = opened()
+    page.locator(".card a").first.click()
+    assert page.evaluate("location.hash") == "#cure-1"
+    assert page.locator("#cure-1").is_visible()
+
+
 def test_folds_open_by_keyboard(opened: Callable[..., Any]) -> None:
     page = opened()
     fold = page.query_selector("details:not([open])")
@@ -122,7 +157,7 @@ def test_without_scripts_the_page_says_the_same(opened: Callable[..., Any]) -> N
 def test_the_page_is_accessible(opened: Callable[..., Any], name: str, scheme: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    page = opened(name, color_scheme=scheme)
+    page = opened(name, color_scheme=scheme, long=name == "overflow")
     page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()

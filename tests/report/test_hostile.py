@@ -13,7 +13,7 @@ from fp16doctor.report.html import render_html
 from fp16doctor.report.terminal import render_terminal
 from fp16doctor.schema.codec import from_json, to_json
 from fp16doctor.schema.diagnosis import Diagnosis
-from fp16doctor.schema.location import SourceLine
+from fp16doctor.schema.location import SourceContext, SourceLine
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind
 
 HandMade = dict[str, Callable[[], Diagnosis]]
@@ -90,6 +90,7 @@ def poisoned(base: Diagnosis, text: str) -> Diagnosis:
         prescriptions=(replace(base.prescriptions[0], remedy=remedy),),
         ranges=(replace(base.ranges[0], module_path=text, module_class=text),),
         warnings=(Caution("slug", text),),
+        context=(SourceContext(text, 1, 1, (text, text)),),
     )
 
 

@@ -12,10 +12,18 @@ import pytest
 
 from fp16doctor.report.explorer import explorer, sentence
 from fp16doctor.report.html import render_html
-from fp16doctor.report.pictures import heat_map, pictures, range_map, time_line, trajectory
+from fp16doctor.report.pictures import (
+    heat_map,
+    pictures,
+    range_map,
+    stream,
+    time_line,
+    trajectory,
+)
 from fp16doctor.report.view import build_view
 from fp16doctor.schema.diagnosis import Diagnosis
-from fp16doctor.schema.ranges import ModuleRanges, RangeStats
+from fp16doctor.schema.ranges import Extreme, ModuleRanges, RangeStats
+from fp16doctor.schema.stream import StreamBlock, StreamSize
 
 HandMade = dict[str, Callable[[], Diagnosis]]
 
@@ -83,8 +91,8 @@ def test_the_rows_of_the_range_map(diagnosis: Diagnosis) -> None:
 def test_the_table_of_the_range_map_holds_its_numbers(diagnosis: Diagnosis) -> None:
     picture = range_map.picture(diagnosis)
     assert picture is not None
-    assert picture.table.rows[0] == ("a", "output", "2⁻²⁰", "2⁻³", "2²", "2¹⁷", "0")
-    assert picture.table.rows[2][-1] == "2"
+    assert picture.table.rows[0] == ("a", "output", "2⁻²⁰", "2⁻³", "2²", "2¹⁷", "0", "–")
+    assert picture.table.rows[2][-2:] == ("2", "–")
 
 
 def test_headroom_by_step(diagnosis: Diagnosis) -> None:
@@ -94,6 +102,66 @@ def test_headroom_by_step(diagnosis: Diagnosis) -> None:
     assert picture.table.rows[0][0] == "a"
     assert picture.table.rows[0][1].startswith("−1.6")  # log2(65504) − log2(1.5 · 2¹⁷)
     assert picture.table.rows[1] == ("b[1]", "inf or NaN", "0", "15.4\u00a0bits", "1")
+
+
+def test_a_step_that_went_wrong_between_surveyed_ones_is_there(diagnosis: Diagnosis) -> None:
+    first, second = diagnosis.ranges[0], diagnosis.ranges[2]
+    hurt = replace(first, extremes=(Extreme(7, 0.0, nonfinite=True),), first_nonfinite=7)
+    kept = replace(second, extremes=(Extreme(7, 2.0, nonfinite=False),), role="output")
+    wrong = replace(diagnosis, ranges=(hurt, kept))
+    heat, spans = heat_map.picture(wrong), range_map.picture(wrong)
+    assert heat is not None
+    assert spans is not None
+    assert heat.table.rows[0][1:3] == ("inf or NaN", "7")
+    assert heat.table.rows[1][3:] == ("15.0\u00a0bits", "7")
+    assert spans.table.rows[0][-1] == "7"
+    span = range_map.rows_of(wrong.ranges)[0].forward
+    assert span is not None
+    assert span.first_bad == 7
+
+
+def with_stream(diagnosis: Diagnosis, place: int, amax: float) -> Diagnosis:
+    blocks = tuple(
+        StreamBlock(f"body.{i}", StreamSize(2.0**i, amax * 2.0**i), StreamSize(1.0, 3.0))
+        for i in range(3)
+    )
+    cures = list(diagnosis.prescriptions)
+    proof = replace(cures[place].verification, stream=blocks)
+    cures[place] = replace(cures[place], verification=proof)
+    return replace(diagnosis, prescriptions=tuple(cures))
+
+
+def test_the_residual_stream_of_a_cure(diagnosis: Diagnosis) -> None:
+    assert stream.picture(diagnosis) is None
+    picture = stream.picture(with_stream(diagnosis, 1, 20000.0))
+    assert picture is not None
+    assert picture.table.rows[2] == ("3", "body.2", "4", "1", "8e4", "3")
+    assert picture.table.head[2:] == (
+        "std, as run", "std, under the cure", "amax, as run", "amax, under the cure"
+    )  # fmt: skip
+    assert "fp16 max" in picture.svg
+    assert "start the loss scale at 1024" in picture.caption
+    low = stream.picture(with_stream(diagnosis, 1, 4.0))
+    assert low is not None
+    assert "fp16 max" not in low.svg
+
+
+def test_the_stream_shown_is_that_of_the_recommended_cure(diagnosis: Diagnosis) -> None:
+    both = with_stream(with_stream(diagnosis, 1, 4.0), 0, 4.0)
+    picture = stream.picture(both)
+    assert picture is not None
+    assert picture.caption.endswith("train in bf16 instead of fp16.")
+    assert 'id="residual-stream"' in render_html(both)
+
+
+def test_losses_that_are_all_nan_have_no_invented_scale(diagnosis: Diagnosis) -> None:
+    picture = time_line.picture(diagnosis)
+    assert picture is not None
+    assert "no step has a finite loss" in picture.svg
+    known = tuple(replace(s, loss=1.5 + s.step) for s in diagnosis.steps)
+    other = time_line.picture(replace(diagnosis, steps=known))
+    assert other is not None
+    assert "no step has a finite loss" not in other.svg
 
 
 def test_headroom_is_that_of_the_format_that_ran(diagnosis: Diagnosis) -> None:

@@ -24,7 +24,7 @@ VOID = {"meta", "input"}
 ALLOWED = {
     "lang", "charset", "name", "content", "class", "scope", "open", "id", "aria-labelledby",
     "aria-label", "aria-hidden", "role", "tabindex", "hidden", "type", "min", "max", "value",
-    "step", "viewbox", "version", "data-column", "data-power",
+    "step", "viewbox", "version", "data-column", "data-power", "href", "colspan",
 }  # fmt: skip
 HandMade = dict[str, Callable[[], Diagnosis]]
 Golden = Callable[[str, str], None]

@@ -70,6 +70,17 @@ def test_chain_repeats_consequences_and_reach_are_shown(overflow: Diagnosis) -> 
     assert finding.folded == "FD401"
 
 
+def test_the_line_stands_between_its_neighbours(overflow: Diagnosis) -> None:
+    (line,) = build_view(overflow).findings[0].lines
+    assert [(n, meant) for n, _, meant in line.around] == [
+        ("38", False), ("39", False), ("40", True), ("41", False), ("42", False)
+    ]  # fmt: skip
+    page = render_html(overflow)
+    assert "<strong>→ 40      return self.wo(F.relu(self.wi(x)))</strong>\n  41" in page
+    alone = render_html(replace(overflow, context=()))
+    assert "<pre>train.py:40   return self.wo(F.relu(self.wi(x)))</pre>" in alone
+
+
 def test_a_chain_that_stays_at_one_place_is_no_chain(overflow: Diagnosis) -> None:
     finding = overflow.findings[0]
     assert finding.site
@@ -145,7 +156,7 @@ def test_the_page_gives_each_proof_once(overflow: Diagnosis) -> None:
     assert [r.recommended for r in build_view(swapped).remedies] == [True, False]
     page = render_html(swapped)
     assert page.count("replay of steps 0, 3 and 4") == 2  # in the answer, and with the cure
-    assert page.count('<pre class="paste">') == 1
+    assert page.count('<pre class="paste">') == 2  # likewise
 
 
 def test_the_ranges_name_the_steps_that_were_looked_at_for_extremes_alone(
@@ -174,6 +185,18 @@ def test_a_long_run_is_cut_but_never_its_events(overflow: Diagnosis) -> None:
     assert shown[:20] == [str(i) for i in range(20)]
     assert shown[-1] == "999"
     assert table.left_out == "… and 957 more steps (in the JSON)"
+
+
+@pytest.mark.parametrize(
+    ("script", "title"),
+    [("/home/a/runs/train.py", "train.py"), ("pkg.train", "pkg.train"), ("", ""), ("/", "/")],
+)
+def test_the_title_is_the_file_and_the_facts_have_its_path(
+    script: str, title: str, overflow: Diagnosis
+) -> None:
+    view = build_view(replace(overflow, run=replace(overflow.run, script=script)))
+    assert view.title == f"fp16doctor: {title}"
+    assert dict(view.facts.rows).get("script", "") == script  # type: ignore[arg-type]
 
 
 def test_every_check_is_listed_with_its_outcome(overflow: Diagnosis, hand_made: HandMade) -> None:

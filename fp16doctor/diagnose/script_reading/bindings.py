@@ -33,6 +33,13 @@ class Unknown:
     """A binding whose value the file does not show."""
 
 
+@dataclass(frozen=True)
+class Changed(Unknown):
+    """What ``x += value`` leaves: not shown, but computed from ``value`` as well."""
+
+    by: ast.expr
+
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 Bound = ast.expr | Definition | Param | Element | Unknown
 Value = ast.expr | Definition | Element | Unknown
@@ -77,7 +84,8 @@ def _bound_by(node: ast.AST) -> Iterator[tuple[str, Bound]]:
     elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
         yield from _targets(node.target, node.value)
     elif isinstance(node, ast.AugAssign):
-        yield from _unknowns(node.target if isinstance(node.target, ast.Name) else None)
+        if isinstance(node.target, ast.Name):
+            yield node.target.id, Changed(node.value)
     elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
         yield from _elements(node.target, node.iter)
     elif isinstance(node, (ast.With, ast.AsyncWith)):

@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from fp16doctor.diagnose.script_reading.amp import in_force
+from fp16doctor.diagnose.script_reading.amp import Autocast, in_force
+from fp16doctor.diagnose.script_reading.bindings import Param
+from fp16doctor.diagnose.script_reading.half_modules import kept_half
 from fp16doctor.diagnose.script_reading.names import method_named
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import FLOAT16
 from fp16doctor.diagnose.script_reading.training import made_by, own_cast
-from fp16doctor.diagnose.script_reading.tree import method, receiver
+from fp16doctor.diagnose.script_reading.tree import argument, method, receiver
 
 Test = Callable[[Script, ast.Call], bool]
 
@@ -22,6 +24,7 @@ _SAME_VALUES = {
     "view", "reshape", "flatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "contiguous",
     "gather", "detach", "clone", "expand", "index_select", "masked_select", "mT",
 }  # fmt: skip
+_CLAMPS = {"torch.clamp", "torch.clamp_min", "torch.clip"}
 _MATMULS = {"torch.matmul", "torch.bmm", "torch.mm", "torch.einsum", "torch.baddbmm"}
 _MATMUL_METHODS = {"matmul", "bmm", "mm", "baddbmm"}
 _MATMUL_LAYERS = {
@@ -61,10 +64,28 @@ def _value_from(
     if test(script, node):
         found.append(node)
         return True
+    if is_clamp(script, node):
+        return _trace(script, clamped(script, node), test, found, depth + 1)
     if method(node) in _SAME_VALUES and not script.name(node):
         return _trace(script, receiver(node), test, found, depth + 1)
     results = _returns(script, node)
     return bool(results) and all(_trace(script, r, test, found, depth + 1) for r in results)
+
+
+def is_clamp(script: Script, call: ast.Call) -> bool:
+    """Whether ``call`` puts a bound to a tensor's values."""
+    name = script.name(call)
+    return name in _CLAMPS or (not name and f"torch.{method(call)}" in _CLAMPS)
+
+
+def clamped(script: Script, call: ast.Call) -> ast.expr:
+    """The tensor that a clamp is applied to."""
+    return call.args[0] if script.name(call) and call.args else receiver(call)
+
+
+def lower_bound(script: Script, call: ast.Call) -> ast.expr | None:
+    """The least value that a clamp leaves."""
+    return argument(call, 1 if script.name(call) else 0, "min")
 
 
 def _returns(script: Script, call: ast.Call) -> list[ast.expr]:
@@ -79,13 +100,14 @@ def _returns(script: Script, call: ast.Call) -> list[ast.expr]:
 
 
 def is_half(script: Script, node: ast.expr, depth: int = 0) -> bool:
-    """Whether ``node`` is certainly fp16: a product of matrices under fp16 autocast, or a cast."""
+    """Whether ``node`` is certainly fp16: a product of matrices in fp16, or a cast."""
     if depth > _DEPTH:
         return False
     if isinstance(node, ast.Name):
         return _bound_half(script, node, depth)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        return _under_fp16(script, node)
+        both = (is_half(script, side, depth + 1) for side in (node.left, node.right))
+        return _under_fp16(script, node) or all(both)
     if isinstance(node, ast.BinOp):
         sides = [s for s in (node.left, node.right) if not _is_scalar(script, s)]
         return bool(sides) and all(is_half(script, s, depth + 1) for s in sides)
@@ -96,11 +118,27 @@ def is_half(script: Script, node: ast.expr, depth: int = 0) -> bool:
         return cast == FLOAT16
     if method(node) in _SAME_VALUES and not script.name(node):
         return is_half(script, receiver(node), depth + 1)
+    if _autocast(script, node) is None:
+        if kept_half(script, node.func):
+            return True
+        products = script.name(node) in _MATMULS or method(node) in _MATMUL_METHODS
+        sides = [*node.args, *([] if script.name(node) else [receiver(node)])] if products else []
+        if sides and all(is_half(script, s, depth + 1) for s in sides):
+            return True
     return _multiplies(script, node) and _under_fp16(script, node)
+
+
+def _autocast(script: Script, node: ast.AST) -> Autocast | None:
+    """The autocast around ``node`` that may be on."""
+    cast = in_force(script, node)
+    return None if cast is None or cast.enabled is False else cast
 
 
 def _bound_half(script: Script, node: ast.Name, depth: int) -> bool:
     """The last binding before ``node`` in its own function; it must certainly be the one read."""
+    if all(isinstance(b, Param) for b in script.names.bound(node)):
+        given = script.names.known(node)
+        return bool(given) and all(is_half(script, g, depth + 1) for g in given)
     bound = [b for b in script.names.bound(node) if isinstance(b, ast.expr)]
     if len(bound) != len(script.names.bound(node)):
         return False

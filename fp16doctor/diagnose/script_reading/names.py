@@ -48,8 +48,9 @@ class Names:
             node = node.value
         if not isinstance(node, ast.Name) or node.id not in self.imports:
             return ""
-        if self._home(node) is not None:
-            return ""  # the name is bound to something else as well
+        home = self._home(node)
+        if home is not None and not all(map(_is_none, self.bindings[home][node.id])):
+            return ""  # the name is bound to something else as well; None cannot be called
         return ".".join([self.imports[node.id], *reversed(parts)])
 
     def _home(self, node: ast.Name) -> Scope | None:
@@ -172,6 +173,8 @@ class Names:
     def _read_attributes(self, owner: ast.ClassDef) -> dict[str, list[ast.expr]]:
         found: dict[str, list[ast.expr]] = defaultdict(list)
         for node in ast.walk(owner):
+            if isinstance(node, ast.Call):
+                found.update({k: [*found[k], v] for k, v in _registered(node)})
             if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
                 continue
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -186,12 +189,13 @@ class Names:
         if self._callers is None:
             self._callers = defaultdict(list)
             for call in self.tree.calls:
-                target = self._called(call)
+                target = self.called(call)
                 if target is not None:
                     self._callers[target].append(call)
         return self._callers
 
-    def _called(self, call: ast.Call) -> ast.AST | None:
+    def called(self, call: ast.Call) -> ast.AST | None:
+        """The function of the file that ``call`` runs, as far as the file shows."""
         if isinstance(call.func, ast.Name):
             bound = self.bound(call.func)
             if len(bound) == 1 and isinstance(bound[0], ast.ClassDef):
@@ -222,6 +226,11 @@ class Names:
         return classes.pop() if len(classes) == 1 else None
 
 
+def _is_none(value: Bound) -> bool:
+    """``amp = None``, where an import has failed."""
+    return isinstance(value, ast.Constant) and value.value is None
+
+
 def _peeled(node: ast.expr) -> ast.expr:
     """``Net()`` of ``Net().to(device).half()``."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -233,6 +242,13 @@ def method_named(owner: ast.ClassDef, name: str) -> ast.FunctionDef | None:
     """The method of that name in the class's own body."""
     found = [n for n in owner.body if isinstance(n, ast.FunctionDef) and n.name == name]
     return found[0] if found else None
+
+
+def _registered(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """``("x", value)`` of ``self.register_buffer("x", value)``."""
+    named = isinstance(call.func, ast.Attribute) and call.func.attr == "register_buffer"
+    if named and len(call.args) > 1 and isinstance(call.args[0], ast.Constant):
+        yield str(call.args[0].value), call.args[1]
 
 
 def _attribute_targets(

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import difflib
 import os
+import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _CONTEXT = 1  # unchanged lines shown around a change
 _NO_NEWLINE = "\n\\ No newline at end of file\n"
@@ -22,6 +23,10 @@ class Edit:
     first: int
     last: int
     lines: tuple[str, ...]
+    empties: str | None = None  # indent of what is taken out: where a block ends empty, pass stays
+
+
+_NONE = Edit(0, 0, ())  # the change cannot be told in lines; so cannot any diff that it is part of
 
 
 def indent_of(lines: list[str], number: int) -> str:
@@ -32,13 +37,31 @@ def indent_of(lines: list[str], number: int) -> str:
 
 def insert_before(lines: list[str], statement: ast.stmt, *texts: str) -> Edit:
     """New lines in front of a statement, at its indent."""
+    if not _begins_line(lines, statement):
+        return _NONE
     return Edit(statement.lineno, statement.lineno - 1, _indented(lines, statement, texts))
 
 
 def insert_after(lines: list[str], statement: ast.stmt, *texts: str) -> Edit:
     """New lines behind a statement, at its indent."""
+    if not _has_own_lines(lines, statement):
+        return _NONE
     end = statement.end_lineno or statement.lineno
     return Edit(end + 1, end, _indented(lines, statement, texts))
+
+
+def _begins_line(lines: list[str], statement: ast.stmt) -> bool:
+    """Whether nothing stands in front of it; an ``elif`` goes on with what is above."""
+    line = lines[statement.lineno - 1].encode()
+    head, rest = line[: statement.col_offset], line[statement.col_offset :]
+    return not head.strip() and not rest.startswith(b"elif")
+
+
+def _has_own_lines(lines: list[str], statement: ast.stmt) -> bool:
+    """Whether no other statement shares a line with it, and none continues it."""
+    end = lines[(statement.end_lineno or statement.lineno) - 1].encode()
+    tail = end[statement.end_col_offset or 0 :].strip()
+    return _begins_line(lines, statement) and (not tail or tail.startswith(b"#"))
 
 
 def _indented(lines: list[str], statement: ast.stmt, texts: Iterable[str]) -> tuple[str, ...]:
@@ -48,13 +71,40 @@ def _indented(lines: list[str], statement: ast.stmt, texts: Iterable[str]) -> tu
 
 def remove(lines: list[str], statement: ast.stmt) -> Edit:
     """Take a statement out, whole lines; ``pass`` stays where a block would be left empty."""
-    return Edit(statement.lineno, statement.end_lineno or statement.lineno, ())
+    if not _has_own_lines(lines, statement):
+        return _NONE
+    indent = indent_of(lines, statement.lineno)
+    return Edit(statement.lineno, statement.end_lineno or statement.lineno, (), indent)
 
 
 def replace_statement(lines: list[str], statement: ast.stmt, *texts: str) -> Edit:
     """Other lines in place of a statement, at its indent."""
+    if not _has_own_lines(lines, statement):
+        return _NONE
     end = statement.end_lineno or statement.lineno
     return Edit(statement.lineno, end, _indented(lines, statement, texts))
+
+
+def remove_call(lines: list[str], statement: ast.stmt, call: ast.expr) -> Edit:
+    """Take out a call that is a statement; a call whose value is used cannot go."""
+    return remove(lines, statement) if is_alone(statement, call) else _NONE
+
+
+def replace_call(
+    lines: list[str], statement: ast.stmt, call: ast.expr, text: str, *after: str
+) -> list[Edit]:
+    """Other text in place of a call, and new lines behind its statement."""
+    if is_alone(statement, call):
+        return [replace_statement(lines, statement, text, *after)]
+    if hasattr(statement, "body"):  # of a condition or a loop
+        return [_NONE]
+    behind = [insert_after(lines, statement, *after)] if after else []
+    return [*swap(lines, (call, text)), *behind]
+
+
+def is_alone(statement: ast.stmt, call: ast.expr) -> bool:
+    """Whether the statement is the call and nothing else."""
+    return isinstance(statement, ast.Expr) and statement.value is call
 
 
 def swap(lines: list[str], *pairs: tuple[ast.expr, str]) -> list[Edit]:
@@ -101,7 +151,7 @@ def without_keyword(lines: list[str], call: ast.Call, keyword: ast.keyword) -> E
 def diff(path: str, lines: list[str], edits: Iterable[Edit]) -> str:
     """The edits as a unified diff that ``git apply`` and ``patch -p1`` take.
 
-    Empty where two of the edits overlap.
+    Empty where two of the edits overlap, or what they leave is no Python.
 
     Args:
         path: the file's name, the one that the diff carries.
@@ -109,16 +159,33 @@ def diff(path: str, lines: list[str], edits: Iterable[Edit]) -> str:
         edits: what becomes of the lines.
     """
     ordered = sorted(set(edits), key=lambda e: (e.first, e.last))
-    changed, at = [], 1
-    for edit in ordered:
-        if edit.first < at:
-            return ""
-        changed += [*lines[at - 1 : edit.first - 1], *edit.lines]
-        at = max(edit.last, edit.first - 1) + 1
-    changed += lines[at - 1 :]
+    if not ordered or _NONE in ordered:
+        return ""
+    filled = [e if e.empties is None else replace(e, lines=(e.empties + "pass",)) for e in ordered]
+    changed = next((c for way in (ordered, filled) if (c := _applied(lines, way))), None)
+    if changed is None:
+        return ""
     names = (_header("a/", path), _header("b/", path))
     found = difflib.unified_diff(_ended(lines), _ended(changed), *names, n=_CONTEXT)
     return "".join(line if line.endswith("\n") else line + _NO_NEWLINE for line in found)
+
+
+def _applied(lines: list[str], ordered: list[Edit]) -> list[str] | None:
+    """The lines after the edits; None where two overlap, or the result is no Python."""
+    changed, at = [], 1
+    for edit in ordered:
+        if edit.first < at:
+            return None
+        changed += [*lines[at - 1 : edit.first - 1], *edit.lines]
+        at = max(edit.last, edit.first - 1) + 1
+    changed += lines[at - 1 :]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the parser's, on escapes of the file
+            ast.parse("\n".join(changed))
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return changed
 
 
 def _ended(lines: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fp16doctor.diagnose.script_reading.reaching import assignment
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import spelled
 
@@ -28,6 +29,18 @@ def factors(
     script: Script, node: ast.expr, divides: bool = False, depth: int = 0
 ) -> Iterator[Factor]:
     """``loss``, ``s`` and (dividing) ``s`` of ``loss * s * (1.0 / s)``; no factors of 1."""
+    if isinstance(node, ast.Name) and depth < _DEPTH:
+        made = assignment(script, node)
+        if isinstance(made, ast.AugAssign) and isinstance(made.op, (ast.Mult, ast.Div)):
+            yield from factors(script, made.target, divides, depth + 1)
+            swapped = divides ^ isinstance(made.op, ast.Div)
+            yield from factors(script, made.value, swapped, depth + 1)
+            return
+        if isinstance(made, ast.Assign) and isinstance(made.value, ast.Name):
+            yield from factors(script, made.value, divides, depth + 1)
+            return
+        if isinstance(made, ast.Assign) and isinstance(made.value, ast.BinOp):
+            node = made.value
     inner = script.single(node)
     product = isinstance(inner, ast.BinOp) and isinstance(inner.op, (ast.Mult, ast.Div))
     if product and isinstance(inner, ast.BinOp) and depth < _DEPTH:

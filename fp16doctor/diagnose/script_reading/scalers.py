@@ -28,7 +28,8 @@ def _whole_class(script: Script, node: ast.AST) -> bool:
     """Whether no base class from another file could call update."""
     owner = script.tree.class_of(script.tree.function(node))
     bases = owner.bases if owner is not None else []
-    return all(script.names.dotted(b).startswith("torch.") for b in bases)
+    own = (spelled(b) == "object" or script.names.dotted(b).startswith("torch.") for b in bases)
+    return all(own)
 
 
 def stays_here(script: Script, scaler: str) -> bool:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 
-from fp16doctor.diagnose.script_reading.bindings import Element
+from fp16doctor.diagnose.script_reading.bindings import Changed, Element
 from fp16doctor.diagnose.script_reading.names import Names
 from fp16doctor.diagnose.script_reading.order import Place, place_of
 from fp16doctor.diagnose.script_reading.tree import Tree
@@ -61,6 +61,15 @@ class Script:
         return sorted(found, key=lambda c: self.place(c).at)
 
     @cached_property
+    def stores(self) -> dict[str, list[ast.Name]]:
+        """Name -> the places that bind it."""
+        found: dict[str, list[ast.Name]] = {}
+        for node in self.tree.nodes:
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                found.setdefault(node.id, []).append(node)
+        return found
+
+    @cached_property
     def dotted_calls(self) -> list[tuple[ast.Call, str]]:
         """Calls of imported names, with the whole name."""
         named = ((call, self.names.dotted(call.func)) for call in self.calls)
@@ -68,7 +77,10 @@ class Script:
 
     def source(self, node: ast.AST) -> str:
         """The node as the script spells it, in one line."""
-        return " ".join((ast.get_source_segment(self.text, node) or ast.unparse(node)).split())
+        text = ast.get_source_segment(self.text, node) or ast.unparse(node)
+        if "\n" in text and "#" in text:  # a comment would swallow what follows it
+            text = ast.unparse(node)
+        return " ".join(text.split())
 
     def name(self, call: ast.AST) -> str:
         """The whole name of an imported function that is called; empty for anything else."""
@@ -89,6 +101,7 @@ class Script:
                     bound = self.names.bound(part)
                     waiting += [b for b in bound if isinstance(b, ast.expr)]
                     waiting += [b.source for b in bound if isinstance(b, Element)]
+                    waiting += [b.by for b in bound if isinstance(b, Changed)]
 
     def single(self, node: ast.expr) -> ast.expr:
         """The expression of a name that has one binding in the file's view, else ``node``."""

@@ -67,13 +67,13 @@ def last_before(script: Script, calls: list[ast.Call], node: ast.AST) -> ast.Cal
     return next((c for c in reversed(calls) if follows(script.place(c), at)), None)
 
 
-def every_nth(place: Place, loop: Loop | None) -> str:
+def every_nth(script: Script, place: Place, loop: Loop | None) -> str:
     """The condition with a remainder, inside ``loop``, that ``place`` stands under; else empty."""
     if loop is None or loop not in place.loops:
         return ""
     for arm in place.arms:
         test = arm.test
-        if test is not None and test.lineno > loop.lineno and _has_remainder(test):
+        if test is not None and test.lineno > loop.lineno and _has_remainder(script.single(test)):
             return arm.condition
     return ""
 

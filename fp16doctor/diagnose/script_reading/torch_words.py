@@ -57,8 +57,9 @@ def optimizer_name(dotted: str) -> str:
 
 
 def is_scheduler(dotted: str) -> bool:
-    """Whether the name makes a learning-rate schedule."""
-    return dotted.startswith("torch.optim.lr_scheduler.")
+    """Whether the name makes a learning-rate schedule of torch, by its class or by a function."""
+    made = dotted.startswith("transformers.") and "schedule" in dotted.rpartition(".")[2]
+    return dotted.startswith("torch.optim.lr_scheduler.") or made
 
 
 def loss_name(dotted: str) -> str:

@@ -18,7 +18,7 @@ from fp16doctor.diagnose.script_reading.torch_words import (
     is_scheduler,
     optimizer_name,
 )
-from fp16doctor.diagnose.script_reading.tree import mentions, method, receiver, spelled
+from fp16doctor.diagnose.script_reading.tree import mentions, method, position, receiver, spelled
 
 _CASTS = {"half": FLOAT16, "bfloat16": BFLOAT16, "float": FLOAT32, "double": FLOAT32}
 _SAME_OBJECT = {"cuda", "cpu", "train", "eval", "requires_grad_", "to", "type", "apply", *_CASTS}
@@ -77,9 +77,15 @@ def is_module_class(script: Script, owner: ast.ClassDef, depth: int = 0) -> bool
 
 def optimizer_call(script: Script, node: ast.expr) -> ast.Call | None:
     """The call of torch.optim that certainly made ``node``."""
-    made = script.names.known(node)
+    made = [v for v in script.names.known(node) if not _casts_itself(v, node)]
     calls = [v for v in made if isinstance(v, ast.Call) and optimizer_name(script.name(v))]
     return calls[0] if calls and len(calls) == len(made) else None
+
+
+def _casts_itself(value: ast.expr, node: ast.expr) -> bool:
+    """``x.half()`` among the values of ``x``."""
+    cast = isinstance(value, ast.Call) and method(value) in _CASTS
+    return cast and spelled(receiver(value)) == spelled(node)  # type: ignore[arg-type]
 
 
 def optimizers(script: Script) -> Iterator[tuple[ast.Call, str]]:
@@ -104,7 +110,7 @@ def is_optimizer(script: Script, node: ast.expr) -> bool:
 
 
 def is_schedule(script: Script, node: ast.expr) -> bool:
-    """Whether ``node`` is certainly made by torch.optim.lr_scheduler."""
+    """Whether ``node`` is certainly a learning-rate schedule of torch."""
     made = script.names.known(node)
     return bool(made) and all(is_scheduler(script.name(v)) for v in made)
 
@@ -114,9 +120,12 @@ def trained_model(script: Script, optimizer: ast.Call) -> ast.expr | None:
     first = optimizer.args[0] if optimizer.args else None
     if first is None:
         first = next((k.value for k in optimizer.keywords if k.arg == "params"), None)
-    for node in ast.walk(script.single(first)) if first is not None else ():
-        if method(node) in ("parameters", "named_parameters") and isinstance(node, ast.Call):
-            return receiver(node)
+    if first is None:
+        return None
+    for nodes in (ast.walk(script.single(first)), script.closure(first)):
+        for node in nodes:
+            if method(node) in ("parameters", "named_parameters") and isinstance(node, ast.Call):
+                return receiver(node)
     return None
 
 
@@ -183,6 +192,37 @@ def cast_calls(script: Script, node: ast.expr, dtype: str) -> list[ast.Call]:
         if method(value) in _SAME_OBJECT:
             waiting += script.names.values(receiver(value))
     return found
+
+
+def trained_after(script: Script, optimizer: ast.Call, casts: list[ast.Call]) -> bool:
+    """Whether a use of the optimizer may follow the casts: none does where only inference is left.
+
+    Casts in front of the optimizer, and those in other functions, are taken to count.
+    """
+    made, statement = script.place(optimizer), script.tree.statement(optimizer)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = {spelled(t) for t in targets}
+    for cast in casts:
+        here = script.place(cast)
+        if here.function is not made.function or here.at < made.at or here.loops or not names:
+            return True
+        reads = [n for n in script.tree.within(here.function) if isinstance(n, ast.expr)]
+        if any(spelled(n) in names and position(n) > here.at for n in reads if _is_read(n)):
+            return True
+    return not casts
+
+
+def trained_format(script: Script, optimizer: ast.Call, model: ast.expr) -> str | None:
+    """The format that ``model`` has while ``optimizer`` steps it; None if unclear."""
+    stored = stored_format(script, model)
+    if stored not in (FLOAT16, BFLOAT16):
+        return stored
+    casts = cast_calls(script, model, stored)
+    return stored if trained_after(script, optimizer, casts) else FLOAT32
+
+
+def _is_read(node: ast.expr) -> bool:
+    return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
 
 
 def uncast(script: Script, casts: list[ast.Call]) -> list[Edit]:

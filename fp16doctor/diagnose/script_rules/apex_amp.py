@@ -1,7 +1,7 @@
 """Mixed precision by apex, which torch has had built in since 1.6.
 
 What it checks:
-    `amp.initialize` of `apex`.
+    `amp.initialize` and `FP16_Optimizer` of `apex`.
 
 Why it matters:
     apex.amp is no longer developed and patches torch's functions. Its levels: O0 is fp32; O1 is
@@ -24,7 +24,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.patch import Edit, replace_statement
+from fp16doctor.diagnose.beside_run import matter_of_style
+from fp16doctor.diagnose.script_reading.patch import Edit, replace_call, replace_statement
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import argument, method, receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
@@ -38,10 +39,12 @@ _LEVELS = {
 }
 
 
-@script_rule(code="FD726", name="apex-amp")
+@script_rule(code="FD726", name="apex-amp", stands=matter_of_style)
 def apex_amp(script: Script) -> Iterator[Suspicion]:
     """Yield one note per call of apex's amp.initialize."""
     for call, name in script.dotted_calls:
+        if name.startswith("apex.") and name.endswith(".FP16_Optimizer"):
+            yield _wrapped(call)
         if name != "apex.amp.initialize":
             continue
         level = script.word(argument(call, 2, "opt_level"))
@@ -54,6 +57,16 @@ def apex_amp(script: Script) -> Iterator[Suspicion]:
             severity=Severity.NOTE,
             edits=_edits(script, call, level),
         )
+
+
+def _wrapped(call: ast.Call) -> Suspicion:
+    return Suspicion(
+        node=call,
+        what="an optimizer is wrapped in apex's FP16_Optimizer",
+        reason="apex is no longer developed; torch has had mixed precision of its own since 1.6.",
+        advice="leave the model in fp32 and use torch.autocast with torch.amp.GradScaler",
+        severity=Severity.NOTE,
+    )
 
 
 def _edits(script: Script, call: ast.Call, level: str | None) -> list[Edit]:
@@ -83,5 +96,5 @@ def _scaled(script: Script, block: ast.With, scaled: ast.Call) -> list[Edit]:
         statement = script.tree.statement(step)
         if spelled(receiver(step)) == optimizer and not step.args:
             new = f"scaler.step({optimizer})", "scaler.update()"
-            found.append(replace_statement(script.lines, statement, *new))
+            found += replace_call(script.lines, statement, step, *new)
     return found

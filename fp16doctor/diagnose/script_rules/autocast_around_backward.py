@@ -37,7 +37,7 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD717", name="autocast-around-backward")
+@script_rule(code="FD717", name="autocast-around-backward", same_as=("stale-autocast-cache",))
 def autocast_around_backward(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per backward inside autocast."""
     for call in loss_backwards(script):
@@ -114,12 +114,12 @@ def _dedented(script: Script, call: ast.Call, block: ast.With | None) -> list[Ed
 
 def _shifted(script: Script, first: int, last: int, block: ast.With) -> Edit:
     """Lines moved left by the indent of the block's body."""
-    inner = indent_of(script.lines, block.body[0].lineno)
-    width = len(inner) - len(indent_of(script.lines, block.lineno))
-    lines = script.lines[first - 1 : last]
-    return Edit(
-        first, last, tuple(line[width:] if line[:width].isspace() else line for line in lines)
-    )
+    inner, outer = (indent_of(script.lines, at) for at in (block.body[0].lineno, block.lineno))
+    moved = [
+        outer + line.removeprefix(inner) if line.startswith(inner) else line
+        for line in script.lines[first - 1 : last]
+    ]
+    return Edit(first, last, tuple(moved))
 
 
 def _turned(script: Script, call: ast.Call, block: ast.With | None, loop: ast.For) -> list[Edit]:

@@ -23,28 +23,50 @@ References:
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.script_reading.amp import Autocast, autocasts, device_type, enclosing
 from fp16doctor.diagnose.script_reading.patch import Edit, swap
 from fp16doctor.diagnose.script_reading.script import Script
-from fp16doctor.diagnose.script_reading.training import is_module
+from fp16doctor.diagnose.script_reading.training import is_module, made_by
 from fp16doctor.diagnose.script_reading.tree import argument, method, receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 
+_WEIGHTED = re.compile(
+    r"torch\.nn\.(?:Parameter|Linear|Bilinear|Lazy\w+|(?:Lazy)?Conv\w+|LSTM\w*|GRU\w*|RNN\w*|"
+    r"Embedding\w*|Transformer\w*|MultiheadAttention|PReLU|\w*Norm\w*)$"
+)
 _ELSEWHERE = ("cuda", "device", "xpu", "mps", "npu", "hpu", "accelerat", "launch", "FSDP")
 
 
-@script_rule(code="FD719", name="autocast-other-device")
+@script_rule(code="FD719", name="autocast-other-device", same_as=("precision-not-as-asked",))
 def autocast_other_device(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per autocast that the model called in it is not covered by."""
     for cast in autocasts(script):
         if cast.device not in ("cuda", "cpu") or cast.enabled is not True:
             continue
-        models = [m for m in _called_in(script, cast) if is_module(script, m)]
+        models = [m for m in _called_in(script, cast) if _has_weights(script, m)]
         places = {_place(script, m, cast) for m in models}
         if len(places) == 1 and places <= {"cuda", "cpu"} - {cast.device}:
             yield _suspicion(script, cast, spelled(models[0]), str(places.pop()))
+
+
+def _has_weights(script: Script, node: ast.expr) -> bool:
+    """Whether ``node`` is certainly a module with parameters: a loss has a place only by those."""
+    return is_module(script, node) and all(
+        _weighs(script, call, 0) for call in made_by(script, node)
+    )
+
+
+def _weighs(script: Script, call: ast.Call, depth: int) -> bool:
+    owner = script.names.local_class(call)
+    if owner is None:
+        return _WEIGHTED.search(script.name(call)) is not None or any(
+            isinstance(a, ast.Call) and _weighs(script, a, depth + 1) for a in call.args
+        )
+    inside = [n for n in ast.walk(owner) if isinstance(n, ast.Call)]
+    return depth < 4 and any(_weighs(script, n, depth + 1) for n in inside)
 
 
 def _called_in(script: Script, cast: Autocast) -> list[ast.expr]:

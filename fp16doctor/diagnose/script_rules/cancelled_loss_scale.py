@@ -1,8 +1,8 @@
 """The loss is multiplied by the loss scale and by its inverse before backward.
 
 What it checks:
-    In an fp16 script: the product that `backward` is called on, taken apart through names bound
-    once, holds a factor and the same factor as a divisor.
+    In an fp16 script: the product that `backward` is called on, taken apart through the names
+    that stand for it, holds a factor and the same factor as a divisor.
 
 Why it matters:
     The two cancel before backward runs, so gradients travel backward as small as without a loss
@@ -24,6 +24,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import gradients_underflowed
 from fp16doctor.diagnose.script_reading.amp import loss_backwards, sixteen_bit
 from fp16doctor.diagnose.script_reading.order import follows
 from fp16doctor.diagnose.script_reading.patch import Edit, insert_before, swap
@@ -36,7 +37,7 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD706", name="cancelled-loss-scale")
+@script_rule(code="FD706", name="cancelled-loss-scale", stands=gradients_underflowed)
 def cancelled_loss_scale(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per backward of a product whose scale cancels."""
     for backward in loss_backwards(script) if FLOAT16 in sixteen_bit(script) else ():

@@ -1,10 +1,11 @@
 """Gradients are clipped or measured between backward of a scaled loss and `unscale_`.
 
 What it checks:
-    A call that clips gradients, or takes a norm of `.grad`, after `scaler.scale(loss).backward()`
-    and before `scaler.step(optimizer)` of the same function, with no `unscale_` and no division
-    by hand in between; and a penalty on gradients that `torch.autograd.grad` made of a scaled
-    loss, where the scale is never divided out.
+    A line that clips gradients, adds to them what no scale has multiplied (weight decay, noise), or
+    measures `.grad`, after `scaler.scale(loss).backward()` and before `scaler.step(optimizer)` of
+    the same function, with no `unscale_` and no division by hand in between; and a penalty on
+    gradients that `torch.autograd.grad` made of a scaled loss, where the scale is never divided
+    out.
 
 Why it matters:
     The threshold meets gradients that carry the loss scale, and the division comes afterwards:
@@ -38,6 +39,7 @@ from fp16doctor.diagnose.script_reading.amp import (
 )
 from fp16doctor.diagnose.script_reading.order import follows
 from fp16doctor.diagnose.script_reading.patch import insert_before
+from fp16doctor.diagnose.script_reading.products import factors
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.steps import calls_between, rescaled_between
 from fp16doctor.diagnose.script_reading.torch_words import CLIPS
@@ -45,25 +47,54 @@ from fp16doctor.diagnose.script_reading.tree import mentions, method, receiver, 
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
+_USES = {
+    "clipped": "what meets the threshold is larger than the gradient by that factor",
+    "measured": "what is read is larger than the gradient by that factor",
+    "changed": "what is added here is divided with them, and ends too small by that factor",
+}
+_NOISE = {"torch.randn", "torch.randn_like", "torch.rand_like", "torch.normal"}
+_MEASURES = ("norm", "mean", "std", "var", "max", "min")
 _CHANGES = ("mul_", "clamp_")
-_REASON = (
-    "The gradients carry the loss scale until `{scaler}.step` divides them: {what} larger than the "
-    "gradient by that factor."
-)
+_REASON = "The gradients carry the loss scale until `{scaler}.step` divides them: {what}."
 
 
 @script_rule(code="FD701", name="clipped-before-unscale")
 def clipped_before_unscale(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per line that clips or measures gradients that carry the scale."""
     backwards, steps = scaled_backwards(script), scaler_calls(script, "step")
-    for call in script.calls if backwards and steps else ():
-        clips = _clips(script, call)
-        if not clips and not _measures(script, call):
-            continue
-        step = _step_of_scaled(script, call, backwards, steps)
-        if step is not None:
-            yield _suspicion(script, call, step, clips)
+    for node in script.tree.nodes if backwards and steps else ():
+        use = _use(script, node)
+        step = _step_of_scaled(script, node, backwards, steps) if use else None
+        if step is not None and isinstance(node, (ast.expr, ast.stmt)):
+            yield _suspicion(script, node, step, use)
     yield from _penalties(script)
+
+
+def _use(script: Script, node: ast.AST) -> str:
+    """What ``node`` does to gradients that a scale makes wrong; empty for nothing."""
+    if isinstance(node, ast.AugAssign):
+        added = isinstance(node.op, (ast.Add, ast.Sub)) and _unscaled(
+            script, node.target, node.value
+        )
+        return "changed" if added else ""
+    if not isinstance(node, ast.Call):
+        return ""
+    if _clips(script, node):
+        return "clipped"
+    if method(node) in ("add_", "sub_") and node.args:
+        return "changed" if _unscaled(script, receiver(node), node.args[0]) else ""
+    return "measured" if _measures(script, node) else ""
+
+
+def _unscaled(script: Script, target: ast.expr, added: ast.expr) -> bool:
+    """Whether a ``.grad`` gets its own parameter or noise added, which carry no scale."""
+    grads = [n for n in ast.walk(target) if isinstance(n, ast.Attribute) and n.attr == "grad"]
+    if not grads:
+        return False
+    owner = spelled(grads[0].value)
+    own = {owner, f"{owner}.data", f"{owner}.detach()"}
+    parts = [factor.node for factor in factors(script, added)]
+    return any(spelled(p) in own or script.name(p) in _NOISE for p in parts)
 
 
 def _clips(script: Script, call: ast.Call) -> bool:
@@ -84,14 +115,22 @@ def _own_clip(script: Script, call: ast.Call) -> bool:
 
 
 def _measures(script: Script, call: ast.Call) -> bool:
-    if method(call) == "norm" and not script.name(call):
-        return mentions(receiver(call), "grad")
+    if method(call) in _MEASURES and not script.name(call):
+        return mentions(receiver(call), "grad") and not _tests(call)
+    if method(call) == "add_histogram":
+        return any(mentions(a, "grad") for a in call.args)
     named = script.name(call) in ("torch.norm", "torch.linalg.norm", "torch.linalg.vector_norm")
     return named and bool(call.args) and mentions(call.args[0], "grad")
 
 
+def _tests(call: ast.Call) -> bool:
+    """Whether it asks for inf and NaN, which no scale changes."""
+    asked = ("isnan", "isinf", "isfinite")
+    return any(isinstance(n, ast.Attribute) and n.attr in asked for n in ast.walk(call))
+
+
 def _step_of_scaled(
-    script: Script, call: ast.Call, backwards: list[ast.Call], steps: list[ast.Call]
+    script: Script, call: ast.AST, backwards: list[ast.Call], steps: list[ast.Call]
 ) -> ast.Call | None:
     """The scaler's step that divides the gradients only after ``call``; None if not certain."""
     here = script.place(call)
@@ -108,22 +147,20 @@ def _step_of_scaled(
     return None if helpers else after[0]
 
 
-def _suspicion(script: Script, call: ast.Call, step: ast.Call, clips: bool) -> Suspicion:
+def _suspicion(script: Script, node: ast.expr | ast.stmt, step: ast.Call, use: str) -> Suspicion:
     scaler, optimizer = spelled(receiver(step)), spelled(step.args[0])
-    verb = "are clipped" if clips else "are measured"
-    what = "what meets the threshold is" if clips else "the norm is"
-    statement = _outermost(script, call, step)
+    statement = _outermost(script, node, step)
     return Suspicion(
-        node=call,
-        what=f"gradients {verb} before `{scaler}.unscale_({optimizer})`",
-        reason=_REASON.format(scaler=scaler, what=what),
+        node=node,
+        what=f"gradients are {use} before `{scaler}.unscale_({optimizer})`",
+        reason=_REASON.format(scaler=scaler, what=_USES[use]),
         advice=f"call `{scaler}.unscale_({optimizer})` after backward and before this line",
-        severity=Severity.ERROR if clips else Severity.NOTE,
+        severity=Severity.NOTE if use == "measured" else Severity.ERROR,
         edits=[insert_before(script.lines, statement, f"{scaler}.unscale_({optimizer})")],
     )
 
 
-def _outermost(script: Script, call: ast.Call, step: ast.Call) -> ast.stmt:
+def _outermost(script: Script, call: ast.AST, step: ast.Call) -> ast.stmt:
     """The statement around ``call`` that stands beside the step: a loop over parameters is one."""
     beside = script.tree.parents[script.tree.statement(step)]
     statement = script.tree.statement(call)

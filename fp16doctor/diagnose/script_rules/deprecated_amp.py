@@ -26,6 +26,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import matter_of_style
 from fp16doctor.diagnose.script_reading.patch import Edit, swap
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
@@ -37,7 +38,7 @@ _OLD = re.compile(
 )
 
 
-@script_rule(code="FD725", name="deprecated-amp")
+@script_rule(code="FD725", name="deprecated-amp", stands=matter_of_style)
 def deprecated_amp(script: Script) -> Iterator[Suspicion]:
     """Yield one note per deprecated call or decorator."""
     for node in script.tree.nodes:

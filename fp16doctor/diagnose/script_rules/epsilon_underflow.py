@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import stored_in_fp16
 from fp16doctor.diagnose.script_reading.patch import Edit, swap, with_argument
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import (
@@ -35,7 +36,7 @@ from fp16doctor.diagnose.script_reading.torch_words import (
 from fp16doctor.diagnose.script_reading.training import (
     is_module,
     optimizers,
-    stored_format,
+    trained_format,
     trained_model,
 )
 from fp16doctor.diagnose.script_reading.tree import keyword, spelled
@@ -43,7 +44,12 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD715", name="epsilon-underflow")
+@script_rule(
+    code="FD715",
+    name="epsilon-underflow",
+    stands=stored_in_fp16,
+    same_as=("optimizer-state-underflow",),
+)
 def epsilon_underflow(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per optimizer whose eps is zero in its parameters' format."""
     for call, name in optimizers(script):
@@ -53,7 +59,7 @@ def epsilon_underflow(script: Script) -> Iterator[Suspicion]:
         eps = keyword(call, "eps")
         size = EPS_OPTIMIZERS[name] if eps is None else script.number(eps)
         zero = size is not None and abs(size) <= FP16_UNDERFLOW
-        if zero and is_module(script, model) and stored_format(script, model) == FLOAT16:
+        if zero and is_module(script, model) and trained_format(script, call, model) == FLOAT16:
             yield _suspicion(script, call, name, spelled(model), f"{size:g}".replace("e-0", "e-"))
 
 

@@ -1,8 +1,9 @@
 """The loss of an fp16 autocast block is taken backward without a loss scale.
 
 What it checks:
-    `loss.backward()` of a value computed in an fp16 autocast block of the same function, in a file
-    that names no scaler, no library that brings one, and touches no `.grad`.
+    `loss.backward()` of a value computed in an fp16 autocast block, in the same function or in one
+    of the file that returns it, in a file that names no scaler, no library that brings one, and
+    touches no `.grad`.
 
 Why it matters:
     Gradients of fp16 ops are fp16: those of 2⁻²⁵ or less become zero. A mean over many elements or
@@ -33,7 +34,7 @@ from fp16doctor.diagnose.script_reading.amp import (
     scaled_in_file,
 )
 from fp16doctor.diagnose.script_reading.order import follows
-from fp16doctor.diagnose.script_reading.patch import Edit, insert_before, replace_statement
+from fp16doctor.diagnose.script_reading.patch import Edit, insert_before, replace_call
 from fp16doctor.diagnose.script_reading.products import factors
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.steps import plain_steps
@@ -41,6 +42,7 @@ from fp16doctor.diagnose.script_reading.torch_words import FLOAT16
 from fp16doctor.diagnose.script_reading.tree import receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 
+_DEPTH = 4  # helpers that call helpers
 _A_SCALE = 8.0  # the smallest loss scale that the paper found enough
 
 
@@ -80,12 +82,24 @@ def _step_after(script: Script, call: ast.Call) -> ast.Call | None:
 
 def _fp16_source(script: Script, call: ast.Call) -> Autocast | None:
     """The fp16 block in which something that the loss is computed from was called."""
-    function = script.tree.function(call)
-    for node in script.closure(receiver(call)):
+    return _source(script, receiver(call), script.tree.function(call), 0)
+
+
+def _source(script: Script, value: ast.expr, function: ast.AST, depth: int) -> Autocast | None:
+    inner = []
+    for node in script.closure(value):
         if isinstance(node, ast.Call) and script.tree.function(node) is function:
             block = enclosing(script, node)
-            if block is not None and block.dtype == FLOAT16 and block.enabled is True:
+            if block is None:
+                inner.append(script.names.called(node))
+            elif block.dtype == FLOAT16 and block.enabled is True:
                 return block if not _without_grad(script, node) else None
+    for helper in dict.fromkeys(inner) if depth < _DEPTH else ():
+        for part in script.tree.within(helper) if isinstance(helper, ast.FunctionDef) else ():
+            if isinstance(part, ast.Return) and part.value is not None:
+                block = _source(script, part.value, helper, depth + 1)  # type: ignore[arg-type]
+                if block is not None:
+                    return block
     return None
 
 
@@ -108,17 +122,14 @@ def _suspicion(script: Script, call: ast.Call, step: ast.Call, block: Autocast) 
 
 
 def _edits(script: Script, call: ast.Call, step: ast.Call, block: Autocast) -> list[Edit]:
-    statements = script.tree.statement(call), script.tree.statement(step)
-    loops = script.place(call).loops
-    plain = all(isinstance(s, ast.Expr) for s in statements)
-    if not plain or not loops or call.args or call.keywords:
+    loops, statements = script.place(call).loops, list(map(script.tree.statement, (call, step)))
+    if not loops or call.args or call.keywords:
         return []
     device = f'"{block.device}"' if block.device else ""
     loss, optimizer = spelled(receiver(call)), spelled(receiver(step))
+    stepped = f"scaler.step({optimizer})", "scaler.update()"
     return [
         insert_before(script.lines, loops[-1], f"scaler = torch.amp.GradScaler({device})"),
-        replace_statement(script.lines, statements[0], f"scaler.scale({loss}).backward()"),
-        replace_statement(
-            script.lines, statements[1], f"scaler.step({optimizer})", "scaler.update()"
-        ),
+        *replace_call(script.lines, statements[0], call, f"scaler.scale({loss}).backward()"),
+        *replace_call(script.lines, statements[1], step, *stepped),
     ]

@@ -26,6 +26,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import sums_in_16_bits
 from fp16doctor.diagnose.script_reading.amp import dtype_of
 from fp16doctor.diagnose.script_reading.bindings import Element
 from fp16doctor.diagnose.script_reading.patch import Edit, swap
@@ -42,7 +43,12 @@ _MAKERS = {
 _ULP = {FLOAT16: "2⁻¹²", BFLOAT16: "2⁻⁹"}
 
 
-@script_rule(code="FD724", name="half-accumulation")
+@script_rule(
+    code="FD724",
+    name="half-accumulation",
+    stands=sums_in_16_bits,
+    same_as=("lost-state-updates", "swamped-accumulation"),
+)
 def half_accumulation(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per line that adds to a sum kept in 16 bits."""
     if "16" not in script.text and "half" not in script.text:
@@ -88,6 +94,8 @@ def _begins_anew(script: Script, node: ast.AST, target: ast.expr) -> bool:
 
 def _kept_in(script: Script, target: ast.expr) -> tuple[str, ast.AST] | None:
     """Format, and the expression that says so."""
+    while isinstance(target, ast.Attribute) and target.attr == "data":
+        target = target.value
     if isinstance(target, ast.Name):
         bound = [b for b in script.names.bound(target) if not _is_own_sum(script, target, b)]
         if len(bound) == 1 and isinstance(bound[0], Element):
@@ -126,8 +134,10 @@ def _elements_in(script: Script, source: ast.expr) -> tuple[str, ast.AST] | None
     if method(source) == "parameters" and isinstance(source, ast.Call):
         copy = receiver(source)
         dtype = stored_format(script, copy) if _is_copy(script, copy) else None
-        casts = cast_calls(script, copy, dtype) if dtype in _ULP else []
-        return (dtype, casts[0]) if dtype is not None and casts else None
+        if dtype not in _ULP or dtype is None:
+            return None
+        casts = cast_calls(script, copy, dtype) or script.names.known(copy)
+        return (dtype, casts[0]) if len(casts) == 1 or own_cast(script, casts[0]) else None
     known = script.names.known(source)
     listed = known[0] if len(known) == 1 else None
     return _made_in(script, listed.elt) if isinstance(listed, ast.ListComp) else None
@@ -159,5 +169,7 @@ def _edits(script: Script, made: ast.AST) -> list[Edit]:
     if isinstance(made, ast.Call):  # a cast
         if method(made) == "to" and len(made.args) == 1:
             return swap(script.lines, (made.args[0], "torch.float32"))
+        if own_cast(script, made) is None:  # a copy of what is kept in 16 bits
+            return swap(script.lines, (made, f"{script.source(made)}.float()"))
         return swap(script.lines, (made, f"{script.source(receiver(made))}.float()"))
     return swap(script.lines, (made, "torch.float32")) if isinstance(made, ast.expr) else []

@@ -33,7 +33,7 @@ from fp16doctor.diagnose.script_reading.training import (
     cast_calls,
     is_module,
     optimizers,
-    stored_format,
+    trained_format,
     trained_model,
     uncast,
 )
@@ -53,7 +53,7 @@ def half_stored_weights(script: Script) -> Iterator[Suspicion]:
         model = trained_model(script, call)
         if model is None or not is_module(script, model):
             continue
-        stored = stored_format(script, model)
+        stored = trained_format(script, call, model)
         small = name == "SGD" and rate is not None and 0 < rate < FP16_UNIT_ROUNDOFF
         if stored == FLOAT16 and small and rate is not None:
             yield _suspicion(script, call, model, rate)

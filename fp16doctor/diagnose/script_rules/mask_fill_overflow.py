@@ -2,7 +2,8 @@
 
 What it checks:
     `masked_fill` with a finite constant below −65504 on scores that are certainly fp16: a product
-    of matrices under fp16 autocast, or a cast; `finfo.min` added to such scores.
+    of matrices in fp16, or a cast; `finfo.min`, or an fp16 mask times such a constant, added to
+    such scores.
 
 Why it matters:
     `masked_fill` raises "value cannot be converted to type c10::Half without overflow". A sum of
@@ -29,7 +30,7 @@ from fp16doctor.diagnose.script_reading.flows import is_half
 from fp16doctor.diagnose.script_reading.patch import swap
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import FP16_MAX
-from fp16doctor.diagnose.script_reading.tree import receiver
+from fp16doctor.diagnose.script_reading.tree import argument, receiver
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
@@ -40,7 +41,7 @@ def mask_fill_overflow(script: Script) -> Iterator[Suspicion]:
     if "float16" not in script.text and "half" not in script.text and "autocast" not in script.text:
         return
     for call in script.methods("masked_fill", "masked_fill_"):
-        value = call.args[1] if len(call.args) == 2 else None
+        value = argument(call, 1, "value")
         size = script.number(value)
         if value is not None and _beyond(size) and is_half(script, receiver(call)):
             yield _constant(script, call, value, receiver(call))
@@ -73,6 +74,9 @@ def _constant(
 
 def _added(script: Script, node: ast.BinOp) -> Iterator[Suspicion]:
     for scores, mask in ((node.left, node.right), (node.right, node.left)):
+        number = _half_product(script, mask)
+        if number is not None and is_half(script, scores):
+            yield _added_constant(script, node, number)
         if not _holds_minimum(script, mask) or not is_half(script, scores):
             continue
         yield Suspicion(
@@ -84,6 +88,28 @@ def _added(script: Script, node: ast.BinOp) -> Iterator[Suspicion]:
             ),
             advice="fill the scores with finfo.min (`masked_fill`) in place of adding it",
         )
+
+
+def _half_product(script: Script, mask: ast.expr) -> ast.expr | None:
+    """The constant beyond fp16 that an fp16 mask is multiplied by."""
+    mask = script.single(mask)
+    if isinstance(mask, ast.BinOp) and isinstance(mask.op, ast.Mult):
+        for one, other in ((mask.left, mask.right), (mask.right, mask.left)):
+            if _beyond(script.number(one)) and is_half(script, other):
+                return one
+    return None
+
+
+def _added_constant(script: Script, node: ast.BinOp, number: ast.expr) -> Suspicion:
+    return Suspicion(
+        node=node,
+        what=f"an fp16 mask times {script.source(number)} is added to fp16 scores",
+        reason=(
+            "The product is beyond the fp16 maximum 65504, −inf; a row of nothing but −inf makes "
+            "softmax NaN."
+        ),
+        advice="fill the scores with finfo.min (`masked_fill`) in place of adding",
+    )
 
 
 def _holds_minimum(script: Script, mask: ast.expr) -> bool:

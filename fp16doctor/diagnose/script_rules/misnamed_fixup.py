@@ -27,6 +27,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import values_grew
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import mentions, method, receiver
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
@@ -37,7 +38,7 @@ _KAIMING = {
 }
 
 
-@script_rule(code="FD727", name="misnamed-fixup")
+@script_rule(code="FD727", name="misnamed-fixup", stands=values_grew)
 def misnamed_fixup(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per Kaiming initialisation under the name of Fixup."""
     if "fixup" not in script.text.lower() or _scaled_by_depth(script) or _zeroes_weights(script):

@@ -35,7 +35,7 @@ from fp16doctor.diagnose.script_reading.amp import (
     sixteen_bit,
 )
 from fp16doctor.diagnose.script_reading.order import follows
-from fp16doctor.diagnose.script_reading.patch import Edit, insert_before, replace_statement
+from fp16doctor.diagnose.script_reading.patch import Edit, insert_before, replace_call
 from fp16doctor.diagnose.script_reading.products import factors, uses
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.steps import (
@@ -86,7 +86,7 @@ def _by_scaler(script: Script, backward: ast.Call, step: ast.Call) -> Iterator[S
         ),
         advice=" and ".join(f"`{line}`" for line in new) + " in its place",
         severity=Severity.ERROR,
-        edits=[replace_statement(lines, statement, *new)],
+        edits=replace_call(lines, statement, step, *new),
     )
 
 

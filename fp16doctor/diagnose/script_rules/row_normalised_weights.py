@@ -25,13 +25,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import values_grew
 from fp16doctor.diagnose.script_reading.patch import Edit, remove
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import method, receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 
+_DEPTH = 8  # names that stand for names
+_SAME = {"clamp", "clamp_min", "detach", "item", "view", "reshape", "unsqueeze", "float"}
 
-@script_rule(code="FD729", name="row-normalised-weights")
+
+@script_rule(code="FD729", name="row-normalised-weights", stands=values_grew)
 def row_normalised_weights(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per weight that is divided by its own deviation."""
     if "std(" not in script.text:
@@ -69,14 +73,20 @@ def _named(target: ast.expr, divisor: ast.expr) -> tuple[str, ast.expr] | None:
 
 
 def _own_deviation(script: Script, weight: str, divisor: ast.expr) -> bool:
-    for node in script.closure(divisor):
-        if method(node) == "std" and isinstance(node, ast.Call):
-            of = receiver(node)
-            if any(
-                spelled(n) == weight for n in script.closure(of) if isinstance(n, ast.Attribute)
-            ):
-                return True
-    return False
+    """Whether the divisor is the deviation itself: a ratio of it to a target sets that target."""
+    node = divisor
+    for _ in range(_DEPTH):
+        node = script.single(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):  # an eps
+            node = node.left if script.number(node.right) is not None else node.right
+        elif method(node) in _SAME and isinstance(node, ast.Call):
+            node = receiver(node)
+        else:
+            break
+    if method(node) != "std" or not isinstance(node, ast.Call):
+        return False
+    of = script.closure(receiver(node))
+    return any(spelled(n) == weight for n in of if isinstance(n, ast.Attribute))
 
 
 def _scaled_again(script: Script, node: ast.AST, weight: str) -> bool:

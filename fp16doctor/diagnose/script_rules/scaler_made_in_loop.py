@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import scale_not_carried
 from fp16doctor.diagnose.script_reading.amp import makes_scaler
 from fp16doctor.diagnose.script_reading.patch import insert_before, remove
 from fp16doctor.diagnose.script_reading.script import Script
@@ -33,7 +34,7 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD732", name="scaler-made-in-loop")
+@script_rule(code="FD732", name="scaler-made-in-loop", stands=scale_not_carried)
 def scaler_made_in_loop(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per scaler that is made in the loop it steps in."""
     for node in script.tree.nodes:

@@ -32,7 +32,7 @@ from fp16doctor.diagnose.script_reading.training import (
     cast_calls,
     is_module,
     optimizer_call,
-    stored_format,
+    trained_format,
     trained_model,
     uncast,
 )
@@ -52,7 +52,7 @@ def scaler_with_half_model(script: Script) -> Iterator[Suspicion]:
         model = trained_model(script, optimizer)
         if model is None or not is_module(script, model):
             continue
-        if stored_format(script, model) == FLOAT16:
+        if trained_format(script, optimizer, model) == FLOAT16:
             seen.add(optimizer)
             casts = cast_calls(script, model, FLOAT16)
             yield Suspicion(

@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import never_updated
 from fp16doctor.diagnose.script_reading.patch import insert_after
 from fp16doctor.diagnose.script_reading.scalers import own_scalers, stays_here
 from fp16doctor.diagnose.script_reading.script import Script
@@ -33,7 +34,7 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD702", name="scaler-without-update")
+@script_rule(code="FD702", name="scaler-without-update", stands=never_updated)
 def scaler_without_update(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion at the last step of a scaler that nothing updates."""
     for scaler in own_scalers(script):

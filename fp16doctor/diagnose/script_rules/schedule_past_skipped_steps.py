@@ -27,9 +27,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import skipped_in_training
 from fp16doctor.diagnose.script_reading.amp import scaler_calls
-from fp16doctor.diagnose.script_reading.order import always_before
-from fp16doctor.diagnose.script_reading.patch import Edit, insert_before, replace_statement
+from fp16doctor.diagnose.script_reading.order import Place, always_before, follows
+from fp16doctor.diagnose.script_reading.patch import (
+    Edit,
+    insert_before,
+    is_alone,
+    replace_statement,
+)
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.training import is_schedule
 from fp16doctor.diagnose.script_reading.tree import receiver, spelled
@@ -37,7 +43,7 @@ from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
 
-@script_rule(code="FD707", name="schedule-past-skipped-steps")
+@script_rule(code="FD707", name="schedule-past-skipped-steps", stands=skipped_in_training)
 def schedule_past_skipped_steps(script: Script) -> Iterator[Suspicion]:
     """Yield one note per step of a schedule that no look at the scale guards."""
     steps = [s for s in scaler_calls(script, "step") if s.args]
@@ -45,9 +51,18 @@ def schedule_past_skipped_steps(script: Script) -> Iterator[Suspicion]:
         if not is_schedule(script, receiver(call)):
             continue
         place = script.place(call)
-        before = [s for s in steps if always_before(script.place(s), place)]
-        if before and script.place(before[-1]).loop is place.loop is not None:
-            yield _suspicion(script, call, before[-1])
+        at_top = place.loop is None and isinstance(place.function, ast.Module)
+        same_turn = [s for s in steps if script.place(s).loops == place.loops and not at_top]
+        near = [s for s in same_turn if _always_beside(script.place(s), place)]
+        if near:
+            yield _suspicion(script, call, near[-1])
+
+
+def _always_beside(step: Place, schedule: Place) -> bool:
+    """Whether the scaler has stepped, or will, wherever the schedule does."""
+    return always_before(step, schedule) or (
+        follows(schedule, step) and step.sides() <= schedule.sides()
+    )
 
 
 def _suspicion(script: Script, call: ast.Call, step: ast.Call) -> Suspicion:
@@ -67,7 +82,7 @@ def _suspicion(script: Script, call: ast.Call, step: ast.Call) -> Suspicion:
 
 def _edits(script: Script, call: ast.Call, step: ast.Call, scaler: str) -> list[Edit]:
     before, after = script.tree.statement(step), script.tree.statement(call)
-    if not isinstance(after, ast.Expr):
+    if not is_alone(after, call) or after.lineno < before.lineno:
         return []
     return [
         insert_before(script.lines, before, f"scale_before = {scaler}.get_scale()"),

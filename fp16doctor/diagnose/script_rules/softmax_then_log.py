@@ -24,31 +24,78 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fp16doctor.diagnose.script_reading.amp import Autocast, in_force
-from fp16doctor.diagnose.script_reading.flows import comes_from
+from fp16doctor.diagnose.script_reading.amp import in_force
+from fp16doctor.diagnose.script_reading.flows import (
+    clamped,
+    comes_from,
+    is_clamp,
+    is_half,
+    lower_bound,
+)
 from fp16doctor.diagnose.script_reading.patch import Edit, swap
 from fp16doctor.diagnose.script_reading.script import Script
-from fp16doctor.diagnose.script_reading.torch_words import BFLOAT16, FLOAT16, FLOAT32
+from fp16doctor.diagnose.script_reading.torch_words import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FP16_UNDERFLOW,
+)
 from fp16doctor.diagnose.script_reading.training import own_cast
 from fp16doctor.diagnose.script_reading.tree import keyword, method, receiver
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
+_DEPTH = 8  # names that stand for names
 _SOFTMAX = {"torch.softmax", "torch.nn.functional.softmax", "torch.special.softmax"}
 
 
 @script_rule(code="FD721", name="softmax-then-log")
 def softmax_then_log(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per logarithm of a softmax under autocast."""
-    named = "oftmax" in script.text and "autocast" in script.text
+    words = ("autocast", "half", "float16")
+    named = "oftmax" in script.text and any(word in script.text for word in words)
     for call in script.calls if named else ():
         inner = _argument(script, call)
         made = comes_from(script, inner, _is_softmax) if inner is not None else []
         if inner is None or not made:
             continue
         cast = in_force(script, call)
-        if cast is not None and cast.enabled is not False and cast.dtype in (FLOAT16, BFLOAT16):
-            yield _suspicion(script, call, inner, made, cast)
+        if cast is None or cast.enabled is False:
+            half = all(is_half(script, scores) for m in made for scores in _scores(script, m))
+            dtype, device = (FLOAT16 if half else None), None
+        else:
+            dtype, device = cast.dtype, cast.device
+        if dtype in (FLOAT16, BFLOAT16):
+            # CUDA autocast runs softmax in fp32.
+            kept = device == "cuda" or _is_kept_off_zero(script, inner, dtype)
+            yield _suspicion(script, call, inner, made, kept)
+
+
+def _is_kept_off_zero(script: Script, node: ast.expr, dtype: str | None) -> bool:
+    """Whether an eps is added, or a bound put, that the format does not round to zero."""
+    smallest = FP16_UNDERFLOW if dtype == FLOAT16 else 0.0
+    for _ in range(_DEPTH):
+        node = script.single(node)
+        bound = None
+        if isinstance(node, ast.BinOp):
+            sides = ((node.left, node.right), (node.right, node.left))
+            bound, node = next(
+                ((b, n) for n, b in sides if script.number(b) is not None), (None, node)
+            )
+        elif isinstance(node, ast.Call) and is_clamp(script, node):
+            bound, node = lower_bound(script, node), clamped(script, node)
+        elif isinstance(node, ast.Call) and not script.name(node) and method(node) != "softmax":
+            node = receiver(node) if method(node) else node
+        if bound is not None and (script.number(bound) or 0.0) > smallest:
+            return True
+    return False
+
+
+def _scores(script: Script, softmax: ast.Call) -> list[ast.expr]:
+    """What the softmax is taken of."""
+    if method(softmax) == "softmax" and not script.name(softmax):
+        return [receiver(softmax)]
+    return softmax.args[:1] or [softmax]
 
 
 def _argument(script: Script, call: ast.Call) -> ast.expr | None:
@@ -70,18 +117,17 @@ def _is_softmax(script: Script, call: ast.Call) -> bool:
 
 
 def _suspicion(
-    script: Script, call: ast.Call, inner: ast.expr, made: list[ast.Call], cast: Autocast
+    script: Script, call: ast.Call, inner: ast.expr, made: list[ast.Call], kept: bool
 ) -> Suspicion:
-    wide = cast.device == "cuda"  # CUDA autocast runs softmax in fp32
+    harm = "is off by its rounding" if kept else "has the logarithm −inf, and NaN in backward"
     return Suspicion(
         node=call,
         what="a logarithm is taken of a softmax",
         reason=(
-            "A probability that rounds to zero has the logarithm −inf, and NaN in backward; the "
-            "combined form works on the logits."
+            f"A probability that rounds to zero {harm}; the combined form works on the logits."
         ),
         advice="use `log_softmax`, or `F.cross_entropy` on the logits",
-        severity=Severity.NOTE if wide else Severity.WARNING,
+        severity=Severity.NOTE if kept else Severity.WARNING,
         edits=_edits(script, call, inner, made),
     )
 

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 
 from fp16doctor.diagnose.script_reading.amp import loss_backwards, scaled_backwards, scaler_calls
 from fp16doctor.diagnose.script_reading.order import Place, always_before
-from fp16doctor.diagnose.script_reading.patch import Edit, insert_after, remove
+from fp16doctor.diagnose.script_reading.patch import Edit, insert_after, remove_call
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.steps import between
 from fp16doctor.diagnose.script_reading.tree import keyword, receiver, spelled
@@ -99,4 +99,4 @@ def _suspicion(script: Script, step: ast.Call, backward: ast.Call) -> Suspicion:
 def _edits(script: Script, step: ast.Call, backward: ast.Call) -> list[Edit]:
     statement = script.tree.statement(step)
     moved = insert_after(script.lines, script.tree.statement(backward), spelled(step))
-    return [moved, remove(script.lines, statement)] if isinstance(statement, ast.Expr) else []
+    return [moved, remove_call(script.lines, statement, step)]

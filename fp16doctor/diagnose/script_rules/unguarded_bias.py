@@ -42,8 +42,21 @@ def unguarded_bias(script: Script) -> Iterator[Suspicion]:
     for node in script.tree.nodes if bare else ():
         if not isinstance(node, ast.Attribute) or node.attr != "bias":
             continue
-        if _written(script, node) and _may_be(script, node) & bare and not _guarded(script, node):
+        if not _written(script, node) or _guarded(script, node):
+            continue
+        if _may_be(script, node) & bare and not _has_one(script, node.value):
             yield _suspicion(script, node)
+
+
+def _has_one(script: Script, owner: ast.expr) -> bool:
+    """Whether nothing that the file shows the attribute ``owner`` to be is made without a bias.
+
+    A name that runs over all modules may be any layer of the file.
+    """
+    if not isinstance(owner, ast.Attribute):
+        return False
+    made = [v for v in script.names.values(owner) if isinstance(v, ast.Call)]
+    return all(script.truth(keyword(c, "bias"), True) is not False for c in made)
 
 
 def _made_without_bias(script: Script) -> set[str]:

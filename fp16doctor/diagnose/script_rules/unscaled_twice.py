@@ -27,11 +27,12 @@ from collections.abc import Iterator
 
 from fp16doctor.diagnose.script_reading.amp import scaled_backwards, scaler_calls
 from fp16doctor.diagnose.script_reading.order import always_before, follows
-from fp16doctor.diagnose.script_reading.patch import remove, replace_statement
+from fp16doctor.diagnose.script_reading.patch import remove_call, replace_statement
+from fp16doctor.diagnose.script_reading.products import factors
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.steps import between, every_nth
 from fp16doctor.diagnose.script_reading.training import gradient_scalings
-from fp16doctor.diagnose.script_reading.tree import receiver, spelled
+from fp16doctor.diagnose.script_reading.tree import method, receiver, spelled
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 
@@ -71,18 +72,18 @@ def _repeated(script: Script, call: ast.Call) -> Suspicion:
         reason='The scaler raises RuntimeError: "unscale_() has already been called".',
         advice="call it once a step",
         severity=Severity.ERROR,
-        edits=[remove(script.lines, statement)],
+        edits=[remove_call(script.lines, statement, call)],
     )
 
 
 def _per_microbatch(script: Script, call: ast.Call) -> Iterator[Suspicion]:
     place = script.place(call)
-    if place.loop is None or every_nth(place, place.loop):
+    if place.loop is None or every_nth(script, place, place.loop):
         return
     steps = [s for s in scaler_calls(script, "step") if s.args and _same(s, call)]
     steps = [s for s in steps if script.tree.function(s) is script.tree.function(call)]
     in_turn = [b for b in scaled_backwards(script) if script.place(b).loop is place.loop]
-    if in_turn and steps and all(every_nth(script.place(s), place.loop) for s in steps):
+    if in_turn and steps and all(every_nth(script, script.place(s), place.loop) for s in steps):
         yield Suspicion(
             node=call,
             what=f"`{spelled(call)}` runs in each micro-batch, the step does not",
@@ -112,26 +113,22 @@ def _by_hand(script: Script) -> Iterator[Suspicion]:
 
 
 def _divides_by_scale(script: Script, node: ast.AST) -> bool:
-    """``/= scaler.get_scale()`` or ``.div_(scaler.get_scale())``."""
-    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
-        return _reads_scale(script, node.value)
-    divides = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    if divides and node.func.attr == "div_" and node.args:  # type: ignore[attr-defined]
-        return _reads_scale(script, node.args[0])  # type: ignore[attr-defined]
-    return False
+    """``/= scaler.get_scale()``, ``.div_(scaler.get_scale())``, or ``*=`` of its inverse."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Div, ast.Mult)):
+        found = factors(script, node.value, isinstance(node.op, ast.Div))
+    elif isinstance(node, ast.Call) and method(node) in ("div_", "mul_") and node.args:
+        found = factors(script, node.args[0], method(node) == "div_")
+    else:
+        return False
+    return any(factor.divides and _reads_scale(script, factor.node) for factor in found)
 
 
 def _reads_scale(script: Script, node: ast.expr) -> bool:
-    value = script.single(node)
-    reads = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)
-    return reads and value.func.attr == "get_scale"  # type: ignore[attr-defined]
+    return method(script.single(node)) == "get_scale"
 
 
 def _hand(script: Script, node: ast.expr | ast.stmt, call: str) -> Suspicion:
-    statement = script.tree.statement(node)
-    loop = script.tree.parents[statement]
-    alone = isinstance(loop, ast.For) and len(loop.body) == 1
-    whole = loop if alone and isinstance(loop, ast.stmt) else statement
+    whole = _whole_loop(script, script.tree.statement(node))
     return Suspicion(
         node=node,
         what="gradients are divided by the loss scale by hand, and `scaler.step` divides again",
@@ -141,5 +138,17 @@ def _hand(script: Script, node: ast.expr | ast.stmt, call: str) -> Suspicion:
         ),
         advice=f"`{call}` in place of the division: the scaler remembers it",
         severity=Severity.ERROR,
-        edits=[replace_statement(script.lines, whole, call)],
+        edits=[] if whole is None else [replace_statement(script.lines, whole, call)],
     )
+
+
+def _whole_loop(script: Script, statement: ast.stmt) -> ast.stmt | None:
+    """The loop over parameters that does nothing but divide; None where it does more."""
+    found: ast.stmt | None = None if script.place(statement).loop is not None else statement
+    for above in script.tree.ancestors(statement):
+        plain = isinstance(above, (ast.For, ast.If)) and not above.orelse
+        if not plain or len(above.body) != 1:  # type: ignore[attr-defined]
+            return found
+        if isinstance(above, ast.For):
+            found = above
+    return found

@@ -27,6 +27,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fp16doctor.diagnose.beside_run import trained
 from fp16doctor.diagnose.script_reading.patch import swap
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.tree import mentions, method, receiver, spelled
@@ -36,7 +37,7 @@ from fp16doctor.schema.finding import Severity
 _NORMS = {"torch.norm", "torch.linalg.norm", "torch.linalg.vector_norm", "torch.sqrt"}
 
 
-@script_rule(code="FD730", name="unused-clip-factor")
+@script_rule(code="FD730", name="unused-clip-factor", stands=trained)
 def unused_clip_factor(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per clip factor that does not reach the gradients."""
     for node in script.tree.nodes:
@@ -52,7 +53,9 @@ def unused_clip_factor(script: Script) -> Iterator[Suspicion]:
 
 def _is_factor(script: Script, value: ast.expr) -> bool:
     """``limit / (norm + eps)``, also inside min or clamp, of a norm of gradients."""
-    for node in ast.walk(value):
+    bounded = method(value) in ("clamp", "clip", "minimum") or spelled(value).startswith("min(")
+    named = [n for n in ast.walk(value) if isinstance(n, ast.Name)] if bounded else []
+    for node in (n for top in (value, *map(script.single, named)) for n in ast.walk(top)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             below = list(script.closure(node.right))
             norm = any(_is_norm(script, n) for n in below)

@@ -28,7 +28,7 @@ import ast
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.script_reading.amp import scaled_backwards, scaler_calls
-from fp16doctor.diagnose.script_reading.patch import insert_after, remove
+from fp16doctor.diagnose.script_reading.patch import insert_after, remove_call
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.steps import every_nth
 from fp16doctor.diagnose.script_reading.tree import receiver, spelled
@@ -42,7 +42,7 @@ def updated_per_microbatch(script: Script) -> Iterator[Suspicion]:
     backwards = scaled_backwards(script)
     for update in scaler_calls(script, "update") if backwards else ():
         place = script.place(update)
-        if place.loop is None or every_nth(place, place.loop):
+        if place.loop is None or every_nth(script, place, place.loop):
             continue
         step = _rare_step(script, update)
         if step and any(script.place(b).loop is place.loop for b in backwards):
@@ -54,17 +54,17 @@ def _rare_step(script: Script, update: ast.Call) -> ast.Call | None:
     scaler, loop = spelled(receiver(update)), script.place(update).loop
     steps = [s for s in scaler_calls(script, "step") if spelled(receiver(s)) == scaler]
     steps = [s for s in steps if script.tree.function(s) is script.tree.function(update)]
-    rare = all(every_nth(script.place(s), loop) for s in steps)
+    rare = all(every_nth(script, script.place(s), loop) for s in steps)
     return steps[-1] if steps and rare else None
 
 
 def _suspicion(script: Script, update: ast.Call, step: ast.Call) -> Suspicion:
     scaler = spelled(receiver(update))
     statement = script.tree.statement(update)
-    condition = every_nth(script.place(step), script.place(update).loop)
+    condition = every_nth(script, script.place(step), script.place(update).loop)
     edits = [
         insert_after(script.lines, script.tree.statement(step), f"{scaler}.update()"),
-        remove(script.lines, statement),
+        remove_call(script.lines, statement, update),
     ]
     return Suspicion(
         node=update,

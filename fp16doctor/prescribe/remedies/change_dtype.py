@@ -55,10 +55,11 @@ def _is_stored_beside(case: Case) -> bool:
 def _stored_wide(case: Case, treats: tuple[int, ...]) -> Prescription:
     """The tensor in fp32 that overflows beside the model: an average, a sum, a moment."""
     places = dict.fromkeys(line_target(f.site) for _, f in case.of_precision if f.site is not None)
-    lines = [f"# {p.partition(':')[2]}: create this tensor in torch.float32" for p in places]
-    remedy = Remedy(
-        RemedyKind.STORAGE, "keep the tensor in fp32", change="\n".join(lines), value="fp32"
-    )
+    names = [p.partition(":")[2] for p in places]
+    lines = [f"# {name}: create this tensor in torch.float32" for name in names]
+    written = ", ".join(f"`{name}`" for name in names)
+    title = f"keep the tensor written at {written} in fp32"
+    remedy = Remedy(RemedyKind.STORAGE, title, change="\n".join(lines), value="fp32")
     return case.prescribe(remedy, treats, case.bench.attempt(FP32) if case.bench else None)
 
 

@@ -72,7 +72,7 @@ def _within_range(position: int, tape: Tape) -> Prescription | None:
     end = "min" if new < 0 else "max"
     remedy = Remedy(
         RemedyKind.CODE_FIX,
-        f"put `torch.finfo(x.dtype).{end}` ({number(new)} in {format_name(call)}) in place of "
+        f"put `{_limit(call, end)}` ({number(new)} in {format_name(call)}) in place of "
         f"{number(old)}",
         change=_edited(call, old, end),
         target=(place,),
@@ -83,10 +83,18 @@ def _within_range(position: int, tape: Tape) -> Prescription | None:
 
 def _edited(call: OpCall, old: float, end: str) -> str:
     """The user's line with the changed number; what to put there where it is not on the line."""
-    line: SourceLine | None = call.site.source or call.site.caller
-    text = "" if line is None or line.text is None else line.text
-    tensor = receiver(text, base(call.op))
-    dtype = f"{tensor}.dtype" if tensor is not None else _DTYPES[format_name(call) or "fp16"]
-    new = f"torch.finfo({dtype}).{end}"
-    change = "" if line is None else diff(line, with_number(text, old, new))
+    line, new = _line_of(call), _limit(call, end)
+    change = "" if line is None else diff(line, with_number(line.text or "", old, new))
     return change or f"{new}  # in place of {old!r}"
+
+
+def _limit(call: OpCall, end: str) -> str:
+    """The end of the format's range in the words of the line: of the tensor that it names."""
+    line = _line_of(call)
+    tensor = receiver(line.text or "", base(call.op)) if line is not None else None
+    dtype = f"{tensor}.dtype" if tensor is not None else _DTYPES[format_name(call) or "fp16"]
+    return f"torch.finfo({dtype}).{end}"
+
+
+def _line_of(call: OpCall) -> SourceLine | None:
+    return call.site.source or call.site.caller

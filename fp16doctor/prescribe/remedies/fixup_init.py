@@ -14,9 +14,10 @@ from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.fixup_code import pasted
 from fp16doctor.prescribe.fixup_weights import SEED, additions_of, plan_on, with_fixup
-from fp16doctor.replay.stream import growth_per_block
+from fp16doctor.replay.stream import growth_of, stream_behind
 from fp16doctor.schema.finding import Fault
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verification
+from fp16doctor.schema.stream import StreamBlock
 from fp16doctor.schema.tape import Tape
 
 GROWING_STREAM = "FD501"
@@ -58,20 +59,26 @@ def proof_from(bench: Bench, tape: Tape, changed: Callable[[Tape], Tape]) -> Ver
 
 
 def _with_growth(bench: Bench, proof: Verification, tape: Tape, plan: FixupPlan) -> Verification:
-    """Add what the stream gains from block to block, as run and from the new weights."""
+    """Add how the stream goes from block to block, as run and from the new weights."""
     if bench.exhausted:
         return proof
     additions = additions_of(tape)
     try:
         with bench.timing():
-            before = growth_per_block(tape, additions)
-            after = growth_per_block(with_fixup(tape, plan), additions)
+            before = stream_behind(tape, additions)
+            after = stream_behind(with_fixup(tape, plan), additions)
     except ReplayError:
         return proof
-    if before is None or after is None:
-        return proof
+    places = [tape.ops[a].site.module_path or "" for a in additions]
+    blocks = tuple(map(StreamBlock, places, before, after))
+    gained = [growth_of(sizes) for sizes in (before, after)]
+    if gained[0] is None or gained[1] is None:
+        return replace(proof, stream=blocks)
     return replace(
-        proof, before=proof.before | {GROWTH: before}, after=proof.after | {GROWTH: after}
+        proof,
+        before=proof.before | {GROWTH: gained[0]},
+        after=proof.after | {GROWTH: gained[1]},
+        stream=blocks,
     )
 
 

@@ -131,7 +131,7 @@ def keep_remedy(case: Case, rules: tuple[KeepRule, ...], outputs: str | None = N
     return Remedy(
         RemedyKind.FP32_KEEP,
         f"keep {names} in fp32{back}",
-        change=pasted(targets, case.device, tape, outputs),
+        change=pasted(targets, case.device, tape, outputs, stores_half=case.stores_half),
         target=targets,
         value=outputs,
         cost=cost_of(tape, rules) if tape is not None else {},

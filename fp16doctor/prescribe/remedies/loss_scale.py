@@ -12,6 +12,7 @@ from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.hidden import named_places, place_of
 from fp16doctor.prescribe.steps import device_of, tape_has_scale
+from fp16doctor.prescribe.stored import trains_half_parameters
 from fp16doctor.prescribe.treatable import codes_of
 from fp16doctor.replay.scales import scale_of
 from fp16doctor.schema.finding import Fault
@@ -22,11 +23,27 @@ from fp16doctor.schema.prescription import (
     Verdict,
     Verification,
 )
+from fp16doctor.schema.spelling import power
 
 USUAL = 65536.0  # init_scale of torch.amp.GradScaler
 ROOM = 4.0  # factor that it stays away from both ends of the window
 LARGEST = 24  # exponent of the largest scale tried: apex's bound
 NONE = "at every scale something is lost or not finite"
+_SCALER = """\
+scaler = torch.amp.GradScaler({device}, init_scale={scale})
+scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"""
+_BY_HAND = """\
+# once; the optimizer is made of these: divided in 16 bits, the gradients would be lost again
+masters = [p.detach().float() for p in model.parameters()]
+# in each step
+({scale} * loss).backward()
+for p, master in zip(model.parameters(), masters):
+    master.grad = None if p.grad is None else p.grad.float() / {scale}
+    p.grad = None
+optimizer.step()
+with torch.no_grad():
+    for p, master in zip(model.parameters(), masters):
+        p.copy_(master)"""
 CODES = frozenset({"FD104", "FD201", "FD401"})
 
 
@@ -40,29 +57,59 @@ def propose(case: Case) -> Iterator[Prescription]:
     bench = case.bench
     window = _window(bench)
     if window is None:
-        remedy = Remedy(RemedyKind.LOSS_SCALE, f"a loss scale from 1 to 2^{LARGEST}")
+        remedy = Remedy(RemedyKind.LOSS_SCALE, f"another loss scale (1 to {power(LARGEST)})")
         yield Prescription(remedy, treats, _none(bench))
         return
     low, high = window
-    attempts = ((s, bench.attempt_scale(s)) for s in _preferred(low, high))
-    best, attempt = next((x for x in attempts if x[1].accepted), (low, bench.attempt_scale(low)))
-    yield case.prescribe(scale_remedy(bench, low, best, high), treats, attempt)
+    best = next((s for s in _preferred(low, high) if bench.attempt_scale(s).accepted), None)
+    best = best or _known(bench, low, high)
+    yield case.prescribe(scale_remedy(bench, low, best, high), treats, bench.attempt_scale(best))
+
+
+def _known(bench: Bench, low: float, high: float) -> float:
+    """Return, of the scales that were tried and accepted, the one with most room on both sides."""
+    tried = {a.scale: a for a in bench.tried if a.scale is not None and a.judgements}
+    scales = [s for s in tried if s == 2.0 ** int(log2(s)) and low <= s <= high]
+    accepted = [s for s in scales if bench.attempt_scale(s).accepted]
+    return max(accepted, key=lambda s: (min(s / low, high / s), s), default=low)
 
 
 def scale_remedy(bench: Bench, low: float, best: float, high: float) -> Remedy:
-    """A loss scale, and the window it lies in; a constant that is there already gives way."""
+    """A GradScaler and the window of its scale; a constant that is there already gives way.
+
+    GradScaler refuses to unscale 16-bit gradients: a model stored so gets a constant by hand.
+    """
     tape = bench.tapes[0]
-    own = 1.0 if tape_has_scale(tape) else scale_of(tape)
-    instead = f" in place of {own:.0f}" if own != 1 else ""
+    has_scaler = tape_has_scale(tape)
+    own = 1.0 if has_scaler else scale_of(tape)
+    instead = f" in place of {own:.10g}" if own != 1 else ""
     both = f"# {instead.strip()}, on both sides of backward\n" if instead else ""
+    by_hand = not has_scaler and trains_half_parameters(tape)
+    code = _BY_HAND if by_hand else _SCALER
+    change = code.format(device=repr(device_of(tape)), scale=f"{best:.1f}")
+    window = f"{_power(low)} to {_power(high)} hold" if low < high else "no other holds"
     return Remedy(
         RemedyKind.LOSS_SCALE,
-        f"multiply the loss by {best:.0f}{instead} before backward, divide the gradients by it "
-        "afterwards",
-        change=f"{both}scaler = torch.amp.GradScaler({device_of(tape)!r}, init_scale={best:.1f})\n"
-        "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
+        _title(best, window, has_scaler=has_scaler, by_hand=by_hand) + instead,
+        change=both + change,
         value={"low": low, "recommended": best, "high": high},
     )
+
+
+def _title(best: float, window: str, *, has_scaler: bool, by_hand: bool) -> str:
+    if by_hand:
+        return (
+            f"multiply the loss by {_power(best)} before backward and divide the gradients by it "
+            f"in fp32 afterwards ({window})"
+        )
+    first = f"its default; {window}" if best == USUAL else window
+    if has_scaler:
+        return f"start the GradScaler at {_power(best)} ({first})"
+    return f"scale the loss with a GradScaler that starts at {_power(best)} ({first})"
+
+
+def _power(scale: float) -> str:
+    return power(round(log2(scale)))
 
 
 def _none(bench: Bench) -> Verification:
@@ -91,10 +138,10 @@ def _in_the_way(bench: Bench) -> str:
 
 
 def _preferred(low: float, high: float) -> tuple[float, ...]:
-    """GradScaler's own first scale where it has room, then equal headroom on both sides."""
-    middle = low * 2.0 ** (int(log2(high / low)) // 2)
+    """GradScaler's own first scale where it has room, then equal room on both sides."""
+    middle = low * 2.0 ** ((int(log2(high / low)) + 1) // 2)
     usual = (USUAL,) if low * ROOM <= USUAL <= high / ROOM else ()
-    return (*usual, middle, low)
+    return (*usual, middle)
 
 
 def _window(bench: Bench) -> tuple[float, float] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fp16doctor.report.pictures import heat_map, range_map, time_line, trajectory
+from fp16doctor.report.pictures import heat_map, range_map, stream, time_line, trajectory
 from fp16doctor.report.view_model import PictureView
 from fp16doctor.schema.diagnosis import Diagnosis
 
@@ -16,6 +16,7 @@ _DRAWN: tuple[Callable[[Diagnosis], PictureView | None], ...] = (
     heat_map.picture,
     time_line.picture,
     trajectory.picture,
+    stream.picture,
 )
 
 

@@ -23,9 +23,9 @@ _LABEL = 44
 def picture(diagnosis: Diagnosis) -> PictureView | None:
     """Return the map, or None where fewer than two steps were surveyed."""
     limits = format_of(diagnosis)
-    chosen = [r for r in diagnosis.ranges if r.role.startswith("output") and r.stats]
-    chosen = chosen[:MOST_ROWS]
-    steps = sorted({s for r in chosen for s in r.steps})[-MOST_STEPS:]
+    chosen = [r for r in diagnosis.ranges if r.role.startswith("output")]
+    chosen = [r for r in chosen if r.stats or r.extremes][:MOST_ROWS]
+    steps = sorted({s for r in chosen for s in _steps(r)})[-MOST_STEPS:]
     if limits is None or len(steps) < _LEAST_STEPS:
         return None
     cells = [_row(r, steps, limits) for r in chosen]
@@ -38,7 +38,8 @@ def picture(diagnosis: Diagnosis) -> PictureView | None:
         caption=(
             f"log2({wording.limit(limits.max)} / amax) of each module's output in bits: the "
             f"darker, the nearer the {limits.name} maximum; below 0 is beyond it; × marks inf or "
-            "NaN; blank where nothing was surveyed."
+            "NaN; blank where nothing was surveyed. Beside the surveyed steps stand the first ones "
+            "with an inf or a NaN in any module."
         ),
         svg=canvas.drawn(
             "heat-map",
@@ -59,17 +60,20 @@ def format_of(diagnosis: Diagnosis) -> FormatLimits | None:
 
 def _row(ranges: ModuleRanges, steps: list[int], limits: FormatLimits) -> list[float]:
     """Return bits of headroom by step: −inf where something was not finite, NaN where unknown."""
-    known = dict(zip(ranges.steps, ranges.stats, strict=True))
-    out = []
-    for step in steps:
-        stats = known.get(step)
-        if stats is None or not (stats.amax > 0 or stats.n_inf or stats.n_nan):
-            out.append(nan)
-        elif stats.n_inf or stats.n_nan:
-            out.append(-inf)
-        else:
-            out.append(log2(limits.max) - log2(stats.amax))
-    return out
+    known = {e.step: (e.amax, e.nonfinite) for e in ranges.extremes}
+    for step, stats in zip(ranges.steps, ranges.stats, strict=True):
+        known[step] = stats.amax, bool(stats.n_inf or stats.n_nan)
+    return [_bits_left(*known.get(step, (0.0, False)), limits) for step in steps]
+
+
+def _steps(ranges: ModuleRanges) -> list[int]:
+    return [*ranges.steps, *(e.step for e in ranges.extremes)]
+
+
+def _bits_left(amax: float, bad: bool, limits: FormatLimits) -> float:
+    if bad:
+        return -inf
+    return log2(limits.max) - log2(amax) if amax > 0 else nan
 
 
 def _name(ranges: ModuleRanges) -> str:

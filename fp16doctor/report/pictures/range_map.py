@@ -33,7 +33,8 @@ class Span:
     p1: int  # below it lies 1 % of the non-zero elements
     p99: int
     high: int  # of the largest finite magnitude
-    nonfinite: int  # inf and NaN elements
+    nonfinite: int  # inf and NaN elements of the surveyed steps
+    first_bad: int | None = None  # first step with an inf or a NaN, surveyed or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def picture(diagnosis: Diagnosis) -> PictureView | None:
             "Binary exponents of each module's outputs (upper bar) and of the gradients with "
             "respect to them, loss scale included (lower, slimmer bar), in order of execution: "
             "thick from 1 % to 99 % of the non-zero elements, thin to the extremes; "
-            "× marks inf or NaN."
+            "× marks inf or NaN in any step that was looked at."
         ),
         svg=canvas.drawn(
             "range-map",
@@ -76,7 +77,7 @@ def rows_of(ranges: Iterable[ModuleRanges]) -> list[Row]:
     found: dict[str, dict[str, list[ModuleRanges]]] = {}
     for one in ranges:
         role = one.role.partition("[")[0]
-        if role in ("output", "grad_output") and one.stats:
+        if role in ("output", "grad_output") and (one.stats or one.extremes):
             found.setdefault(one.module_path, {}).setdefault(role, []).append(one)
     rows = []
     for path, roles in found.items():
@@ -89,9 +90,10 @@ def rows_of(ranges: Iterable[ModuleRanges]) -> list[Row]:
 def span_of(ranges: Iterable[ModuleRanges]) -> Span | None:
     """Merge all statistics of one direction; None where every element is zero."""
     counts: Counter[int] = Counter()
-    bad, amax = 0, 0.0
+    bad, amax, wrong = 0, 0.0, []
     for one in ranges:
         amax = max(amax, one.amax)
+        wrong += [] if one.first_nonfinite is None else [one.first_nonfinite]
         for stats in one.stats:
             counts.update(dict(stats.exponents))
             bad += stats.n_inf + stats.n_nan
@@ -100,7 +102,7 @@ def span_of(ranges: Iterable[ModuleRanges]) -> Span | None:
     exponents = sorted(counts)
     high = max(exponents[-1], floor(log2(amax)) if amax > 0 and isfinite(amax) else -1075)
     p1, p99 = _quantile(counts, _SHARE), _quantile(counts, 1 - _SHARE)
-    return Span(exponents[0], p1, p99, high, bad)
+    return Span(exponents[0], p1, p99, high, bad, min(wrong, default=None))
 
 
 def _quantile(counts: Counter[int], share: float) -> int:
@@ -147,7 +149,7 @@ def _bars(axes: Any, spans: list[tuple[float, Span]], color: str, view: tuple[in
                 color=color, linewidth=1)  # fmt: skip
     axes.hlines([y for *_, y in thick], [a for a, *_ in thick], [b for _, b, _ in thick],
                 color=color, linewidth=2.5 if caps else 4.5)  # fmt: skip
-    bad = [y for y, s in spans if s.nonfinite]
+    bad = [y for y, s in spans if s.nonfinite or s.first_bad is not None]
     axes.plot([view[1] - 0.7] * len(bad), bad, linestyle="none", marker="x", color=canvas.BAD)
 
 
@@ -170,10 +172,11 @@ def _limits(axes: Any, formats: tuple[FormatLimits, ...], low: int, high: int) -
 
 
 def _table(rows: list[Row], left: int) -> Table:
-    head = ("module", "direction", "smallest", "1 %", "99 %", "largest", "inf or NaN")
+    head = ("module", "direction", "smallest", "1 %", "99 %", "largest", "inf or NaN",
+            "first at step")  # fmt: skip
     cells = [
         (row.path, name, *(power(e) for e in (s.low, s.p1, s.p99, s.high)),
-         wording.count(s.nonfinite))
+         wording.count(s.nonfinite), wording.NOTHING if s.first_bad is None else str(s.first_bad))
         for row in rows
         for name, s in (("output", row.forward), ("gradient", row.backward))
         if s is not None

@@ -75,6 +75,11 @@ def _losses(axes: Any, steps: list[StepInfo]) -> None:
     axes.plot(lost, [0.03] * len(lost), linestyle="none", marker="x", color=canvas.BAD,
               transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_ylabel("loss")
+    if not known:  # matplotlib would invent a scale for nothing
+        axes.set_yticks([])
+        axes.set_xlim(steps[0].step - 0.5, steps[-1].step + 0.5)
+        axes.text(0.5, 0.5, "no step has a finite loss", transform=axes.transAxes, ha="center",
+                  va="center", color=canvas.SOFT)  # fmt: skip
 
 
 def _scales(axes: Any, steps: list[StepInfo]) -> None:

@@ -9,6 +9,15 @@ import torch.nn as nn
 
 def init(m):
     nn.init.kaiming_normal_(m.weight)
+    std = m.weight.data.view(m.weight.size(0), -1).std(1)
+    m.weight.data.div_((std + 1e-6).view(-1, 1).clamp(min=1e-8))  # <- here
+""",
+    """\
+import torch.nn as nn
+
+
+def init(m):
+    nn.init.kaiming_normal_(m.weight)
     std = m.weight.data.std(1, keepdim=True)
     m.weight.data.mul_(1.0 / std)  # <- here
 """,
@@ -33,6 +42,23 @@ def init(m):
 ]
 
 SILENT = [
+    """\
+import torch.nn as nn
+
+
+def rescale(m, reference):
+    std = m.weight.std().detach()
+    scale = (std / reference) ** 0.5
+    m.weight.data /= scale
+""",
+    """\
+import torch.nn as nn
+
+
+def rescale(m, wanted):
+    std = m.weight.std()
+    m.weight.data.mul_(1.0 / (std / wanted))
+""",
     """\
 import torch.nn as nn
 

@@ -23,6 +23,20 @@ for m in model.modules():
 
 SILENT = [
     """\
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, n):
+        self.body = nn.Linear(4, 4, bias=False)
+        self.head = nn.Linear(4, n) if n > 0 else nn.Identity()
+        if isinstance(self.head, nn.Linear):
+            self.head.bias.data.mul_(0.1)
+
+    def replace_head(self, new_head):
+        self.head = new_head
+""",
+    """\
 import torch.nn as nn
 
 model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=True), nn.Linear(8, 2))

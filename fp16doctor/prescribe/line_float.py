@@ -1,0 +1,201 @@
+"""The shortest edit that computes a line in fp32: ``.float()`` on the tensors that enter it.
+
+Which name is which tensor is read off the recorded ops: ``x.pow(2)`` and the one ``pow`` of the
+line have the same operand. What is given no ``.float()`` is promoted by what is.
+
+Must not know why a line is kept in fp32.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from fp16doctor.prescribe.edit import called, is_function_of_torch, is_torchs, nodes, spliced
+from fp16doctor.replay.bare_products import HALF
+from fp16doctor.replay.op_lists import takes_lower_precision
+from fp16doctor.replay.op_traits import base
+from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
+
+_OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
+    ast.Add: ("add", "+"),
+    ast.Sub: ("sub", "-"),
+    ast.Mult: ("mul", "*"),
+    ast.Div: ("div", "/"),
+    ast.Pow: ("pow", "**"),
+}
+_SHAPE = ("shape", "ndim", "device", "dim", "size", "numel", "stride")  # the same in any format
+_BRANCHES = (ast.IfExp, ast.BoolOp, ast.comprehension)
+_SAME = {"square": "pow", "multiply": "mul", "divide": "div", "subtract": "sub"}
+
+
+def line_in_fp32(text: str, calls: Sequence[OpCall], tape: Tape, back: str = "") -> str | None:
+    """Return the line whose recorded ops ``calls`` all run in fp32; None where it is not sure to.
+
+    ``back`` is put behind its value, ``.to(torch.float16)`` say.
+    """
+    found = nodes(text)
+    made = {r.storage for c in calls for r in refs_in(c.outputs)} - _written(calls)
+    outside = {
+        r.storage
+        for c in calls
+        for r in refs_in((c.args, c.kwargs))
+        if r.dtype in HALF and r.storage not in made and not _is_named(tape, r.storage)
+    }
+    names: dict[str, set[int]] = {}
+    for name, storages in _entering(found, calls, outside) if found else ():
+        names.setdefault(name, set()).update(storages)
+    if not names or not _all_wide(calls, set().union(*names.values())):
+        return None
+    line = _statement_in_fp32(text, set(names))
+    return line if line is None or not back else _cast_back(line, back)
+
+
+def _written(calls: Sequence[OpCall]) -> set[int]:
+    """Storages that were there before an op writes them in place."""
+    return {n for c in calls for n in c.mutates}
+
+
+def _is_named(tape: Tape, number: int) -> bool:
+    """A parameter or buffer: an attribute of its module, no name of the line."""
+    leaf = tape.leaves.get(number)
+    return leaf is not None and (leaf.name is not None or leaf.is_parameter)
+
+
+def _entering(
+    found: Sequence[ast.AST], calls: Sequence[OpCall], outside: set[int]
+) -> Iterator[tuple[str, set[int]]]:
+    """Yield each name with the storages it had, where one op of the line says so."""
+    branches = any(isinstance(n, _BRANCHES) for n in found)
+    for op in dict.fromkeys(base(c.op).strip("_") for c in calls):
+        mine = [c for c in calls if base(c.op).strip("_") == op]
+        places = [o for n in _evaluated(found[0]) if (o := _operands(n, op))]
+        if not places or len(mine) % len(places) or (branches and len(places) > 1):
+            continue
+        for turn, operands in enumerate(places):  # the line runs them in turn, each time it runs
+            yield from _named(operands, mine[turn :: len(places)], outside)
+
+
+def _named(
+    operands: list[ast.expr], calls: Sequence[OpCall], outside: set[int]
+) -> Iterator[tuple[str, set[int]]]:
+    for position, node in enumerate(operands):
+        name = _name(node)
+        refs = [c.args[position] if position < len(c.args) else None for c in calls]
+        storages = {r.storage for r in refs if isinstance(r, TensorRef)}
+        if name and all(isinstance(r, TensorRef) for r in refs) and storages <= outside:
+            yield name, storages
+
+
+def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below one in the order in which Python computes them."""
+    for child in ast.iter_child_nodes(node):
+        yield from _evaluated(child)
+    yield node
+
+
+def _operands(node: ast.AST, op: str) -> list[ast.expr]:
+    """What an expression that may be the op ``op`` is computed from, in the op's own order."""
+    if isinstance(node, ast.BinOp) and _OPERATORS.get(type(node.op), ("",))[0] == op:
+        return [node.left, node.right]
+    if isinstance(node, ast.AugAssign) and _OPERATORS.get(type(node.op), ("",))[0] == op:
+        return [node.target, node.value]
+    if not isinstance(node, ast.Call) or _op_of(node) != op or not is_torchs(node):
+        return []
+    assert isinstance(node.func, ast.Attribute)
+    return node.args if is_function_of_torch(node) else [node.func.value, *node.args]
+
+
+def _op_of(call: ast.Call) -> str:
+    return _SAME.get(called(call), called(call))
+
+
+def _name(node: ast.expr) -> str:
+    """``x`` of ``x`` and of ``x[..., 0]``."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _all_wide(calls: Sequence[OpCall], wide: set[int]) -> bool:
+    """Tell whether each op gets an fp32 tensor that decides its format, none casts it back."""
+    wide = set(wide)
+    for call in calls:
+        given = [r for r in refs_in((call.args, call.kwargs)) if r.dtype in HALF]
+        decides = any(r.storage in wide and r.shape for r in given)
+        if not decides or takes_lower_precision(call.op):
+            return False
+        wide |= {r.storage for r in refs_in(call.outputs)}
+    return True
+
+
+def _statement_in_fp32(text: str, names: set[str]) -> str | None:
+    """Return the line with ``.float()`` on the names; what writes in place makes a new tensor."""
+    tree = nodes(text)
+    for node in tree:
+        if isinstance(node, ast.AugAssign) and _name(node.target) in names:
+            return _assigned(text, node, names)
+        if isinstance(node, ast.Call) and called(node, strip=False).endswith("_"):
+            return _without_writing(text, tree, node, names)
+    return _floated(text, names)
+
+
+def _assigned(text: str, node: ast.AugAssign, names: set[str]) -> str | None:
+    """``x *= y`` as ``x = x.float() * y``; None for a part of a tensor."""
+    if not isinstance(node.target, ast.Name) or type(node.op) not in _OPERATORS:
+        return None
+    target, sign = node.target.id, _OPERATORS[type(node.op)][1]
+    value = ast.get_source_segment(text, node.value) or ""
+    value = _floated(value, names) or value
+    value = value if isinstance(node.value, (ast.Name, ast.Call, ast.Constant)) else f"({value})"
+    return spliced(text, node, f"{target} = {target}.float() {sign} {value}")
+
+
+def _without_writing(
+    text: str, tree: Sequence[ast.AST], call: ast.Call, names: set[str]
+) -> str | None:
+    """``x.mul_(y)`` as ``x = x.float().mul(y)``, where it is the whole statement."""
+    whole = tree[1:2]
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    is_whole = whole and isinstance(whole[0], ast.Expr) and whole[0].value is call
+    if not is_whole or not isinstance(owner, ast.Name) or owner.id not in names:
+        return None
+    assert isinstance(call.func, ast.Attribute)
+    name, given = call.func.attr.rstrip("_"), text.encode()[call.func.end_col_offset :].decode()
+    return f"{owner.id} = {owner.id}.float().{name}{_floated(given, names) or given}"
+
+
+def _floated(text: str, names: set[str]) -> str | None:
+    """Return the text with ``.float()`` on each of the names that torch's own calls read."""
+    tree = nodes(text)
+    hidden = {id(n) for call in tree if not is_torchs(call) for n in _arguments(call)}
+    hidden |= {id(n) for s in tree if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
+    hidden |= {id(a.value) for a in tree if isinstance(a, ast.Attribute) and a.attr in _SHAPE}
+    places = [
+        n
+        for n in tree
+        if isinstance(n, ast.Name)
+        and n.id in names
+        and isinstance(n.ctx, ast.Load)
+        and id(n) not in hidden
+    ]
+    for node in sorted(places, key=lambda n: -n.col_offset):
+        text = spliced(text, node, f"{node.id}.float()")
+    return text if places else None
+
+
+def _arguments(call: ast.AST) -> Iterator[ast.AST]:
+    assert isinstance(call, ast.Call)
+    for argument in (*call.args, *(k.value for k in call.keywords)):
+        yield from ast.walk(argument)
+
+
+def _cast_back(text: str, back: str) -> str | None:
+    """Return the statement with ``back`` behind its value; None where it has none of its own."""
+    statement = nodes(text)[1:2]
+    if not statement or not isinstance(statement[0], (ast.Assign, ast.Return)):
+        return None
+    value = statement[0].value
+    if value is None or not all(map(is_torchs, ast.walk(value))):
+        return None
+    return spliced(text, value, f"({ast.get_source_segment(text, value)}){back}")

@@ -1,0 +1,81 @@
+"""The cures as a table: one row a cure, one column a quantity, each cell ``before → after``.
+
+Must not know how a cure was tried, or what its row looks like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fp16doctor.report import wording
+from fp16doctor.report.glossary import LOSS_AFTER, meanings
+from fp16doctor.report.view_model import CureTable, RemedyView
+
+_ORDER = (
+    "non-finite elements",
+    "non-finite ops",
+    "gradient lost",
+    "gradient error",
+    "descent kept",
+    "realised fraction",
+    "largest update error",
+    "binades gained per block",
+    "loss scale",
+)
+_BY_STEPS = re.compile(r"loss after (\d+) steps?")
+_ZERO = {"0", wording.NOTHING}
+Pairs = dict[str, tuple[str, str]]  # quantity -> (before, after)
+
+
+def cure_table(remedies: Sequence[RemedyView]) -> CureTable:
+    """Return the columns, a row of cells for each of ``remedies``, and what the columns mean."""
+    courses = [_steps(r) for r in remedies]
+    several = len({n for n in courses if n}) > 1
+    seen = [_pairs(r, several=several) for r in remedies]
+    columns = _columns(seen)
+    rows = tuple(tuple(_cell(c, pairs, seen) for c in columns) for pairs in seen)
+    dash = any(wording.NOTHING in cell for row in rows for cell in row)
+    return CureTable(columns, rows, meanings(columns, dash=dash))
+
+
+def _steps(remedy: RemedyView) -> str:
+    """Over how many steps the cure was followed, "" where it was not."""
+    found = (_BY_STEPS.fullmatch(name) for name, *_ in remedy.comparison)
+    return next((m[1] for m in found if m), "")
+
+
+def _pairs(remedy: RemedyView, *, several: bool) -> Pairs:
+    """The numbers by column; losses after different numbers of steps share one."""
+    pairs: Pairs = {}
+    for name, old, new in remedy.comparison:
+        match = _BY_STEPS.fullmatch(name)
+        if match and several:
+            after = wording.plural(int(match[1]), "step")
+            pairs[LOSS_AFTER] = (old, f"{new} ({after})")
+        else:
+            pairs[name] = (old, new)
+    return pairs
+
+
+def _columns(seen: Sequence[Pairs]) -> tuple[str, ...]:
+    """Known quantities first; ops only where the elements that end up non-finite tell nothing."""
+    names = list(dict.fromkeys(name for pairs in seen for name in pairs))
+    if "non-finite elements" in names and not _all_zero("non-finite elements", seen):
+        names = [n for n in names if n != "non-finite ops"]
+    if _all_zero("non-finite ops", seen):
+        names = [n for n in names if n != "non-finite ops"]
+    known = [n for n in _ORDER if n in names]
+    return (*known, *(n for n in names if n not in known))
+
+
+def _all_zero(name: str, seen: Sequence[Pairs]) -> bool:
+    return all(value in _ZERO for pairs in seen for value in pairs.get(name, ()))
+
+
+def _cell(name: str, pairs: Pairs, seen: Sequence[Pairs]) -> str:
+    """``before → after``; the number after alone where no row has one before."""
+    old, new = pairs.get(name, (wording.NOTHING, wording.NOTHING))
+    if all(p[name][0] == wording.NOTHING for p in seen if name in p):
+        return new
+    return f"{old} → {new}" if name in pairs else wording.NOTHING

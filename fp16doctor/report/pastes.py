@@ -1,0 +1,55 @@
+"""What the top of a page gives to paste: the code or the diff of the cure that it names.
+
+Must not know how a cure was tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp16doctor.report.view_model import PasteView
+from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.prescription import Prescription, Verdict
+
+_LONG = 12  # lines from which a text is shown in a box of limited height
+_NOT_VERIFIED = "not verified"
+
+
+def pastes(diagnosis: Diagnosis, do: str) -> tuple[PasteView, ...]:
+    """The recommended cure's texts; without one, the untried cure that ``do`` names."""
+    chosen = [diagnosis.prescriptions[i] for i in diagnosis.recommendation.prescriptions]
+    if not any(c.remedy.change for c in chosen):
+        chosen = list(_named(diagnosis, do))[:1]
+    return tuple(_paste(c) for c in chosen if c.remedy.change)
+
+
+def _named(diagnosis: Diagnosis, do: str) -> Iterator[Prescription]:
+    for cure in sorted(diagnosis.prescriptions, key=lambda c: _place(c, do)):
+        untried = cure.verification.verdict is Verdict.NOT_VERIFIED
+        if untried and cure.remedy.change and _place(cure, do) >= 0:
+            yield cure
+
+
+def _place(cure: Prescription, do: str) -> int:
+    """Where the line has the cure's title: of several, the first is the one it asks for."""
+    return do.find(cure.remedy.title)
+
+
+def _paste(cure: Prescription) -> PasteView:
+    text = cure.remedy.change
+    verified = cure.verification.verdict is Verdict.VERIFIED
+    return PasteView(
+        title=cure.remedy.title,
+        change=text,
+        kind=_kind(text),
+        unproved="" if verified else _NOT_VERIFIED,
+        long=len(text.splitlines()) > _LONG,
+    )
+
+
+def _kind(text: str) -> str:
+    """Comments alone are no code: they say what to change."""
+    if text.startswith("--- "):
+        return "diff of the script"
+    lines = (line.lstrip() for line in text.splitlines())
+    return "in words" if all(line.startswith("#") for line in lines if line) else "code"

@@ -1,0 +1,85 @@
+"""What stands behind an answer: how much was replayed, what the reference shows, what was not seen.
+
+Must not know the other lines of the answer.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fp16doctor.report import wording
+from fp16doctor.report.run_story import top_finding
+from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import OutcomeOfCheck, Severity
+from fp16doctor.schema.prescription import Prescription, RecommendationStatus, Verdict
+
+_NO_TIME = "no-time-budget"  # slug of the warning that says why no cure was tried
+
+
+def proof_line(diagnosis: Diagnosis) -> str:
+    """The line at the top: what was replayed and what was not seen."""
+    replayed = "; ".join(p for p in (replay_line(diagnosis), _reference(diagnosis)) if p)
+    return f"{replayed} · {_not_seen(diagnosis)}"
+
+
+def replay_line(diagnosis: Diagnosis) -> str:
+    """``replayed 1 step, 812 ops, bit-equal to the run``."""
+    replay = diagnosis.replay
+    if replay.fidelity is None and any(c.verification.steps for c in diagnosis.prescriptions):
+        return "cures were tried by replay; the evidence is recorded in the run itself"
+    if replay.fidelity is None:
+        return "nothing was replayed: all evidence is recorded in the run itself"
+    how_much = f"{wording.plural(len(replay.steps), 'step')}, {wording.plural(replay.n_ops, 'op')}"
+    if replay.fidelity.bit_equal:
+        return f"replayed {how_much}, bit-equal to the run"
+    difference = wording.number(replay.fidelity.largest_difference)
+    return f"replayed {how_much}, with differences from the run of up to {difference}"
+
+
+def _reference(diagnosis: Diagnosis) -> str:
+    top, reference = top_finding(diagnosis), diagnosis.replay.reference
+    if diagnosis.replay.fidelity is None or reference == "none" or not top:
+        return ""
+    if diagnosis.recommendation.status is RecommendationStatus.NOT_PRECISION:
+        return f"the {reference} replay of the same step has the fault as well"
+    source = f"replayed:{reference}"
+    for e in top.evidence:
+        if e.source == source and e.quantity == "amax" and math.isfinite(e.measured):
+            amax = wording.number(e.measured)
+            return f"the {reference} replay of the same step is finite there (amax {amax})"
+    return ""
+
+
+def _not_seen(diagnosis: Diagnosis) -> str:
+    replay, limits = diagnosis.replay, diagnosis.warnings
+    failed = sum(c.outcome is OutcomeOfCheck.FAILED for c in diagnosis.checks)
+    parts = [
+        _untried(diagnosis),
+        "whatever only a replay shows" if replay.fidelity is None else "",
+        f"{wording.plural(failed, 'failed check')}" if failed else "",
+        f"what feeds {wording.plural(replay.opaque, 'op')} (taken from the run)"
+        if replay.opaque
+        else "",
+        f"{wording.plural(replay.pinned, 'pinned op')}" if replay.pinned else "",
+        limits[0].message.rstrip(".") if limits else "",
+        f"{wording.count(len(limits) - 1)} more below" if len(limits) > 1 else "",
+    ]
+    named = [p for p in parts if p]
+    return f"not seen: {', '.join(named)}" if named else "nothing was left out"
+
+
+def _untried(diagnosis: Diagnosis) -> str:
+    """``whether a cure helps (no step was kept …)`` where a cure is named and none was tried."""
+    top, cures = top_finding(diagnosis), diagnosis.prescriptions
+    told = any(w.slug == _NO_TIME for w in diagnosis.warnings)
+    if top is None or top.severity is Severity.NOTE or told or any(map(_was_tried, cures)):
+        return ""
+    why = next((c.verification.reason for c in cures if c.verification.reason), "")
+    if cures:
+        return f"whether a cure helps ({why})" if why else "whether a cure helps"
+    return "whether the advice helps (no cure was tried)" if top.advice else ""
+
+
+def _was_tried(cure: Prescription) -> bool:
+    verdict = cure.verification.verdict
+    return verdict is not Verdict.NOT_VERIFIED or bool(cure.verification.steps)

@@ -1,0 +1,191 @@
+"""What the top of a page says of each kind of run, and what it gives to paste."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fp16doctor.report.html import render_html
+from fp16doctor.report.view import build_view
+from fp16doctor.report.view_model import AnswerView
+from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.finding import Evidence, Fault
+from fp16doctor.schema.prescription import Recommendation, RecommendationStatus, Verdict
+from fp16doctor.schema.recording import StepInfo
+
+HandMade = dict[str, Callable[[], Diagnosis]]
+NB = "\u00a0"
+
+
+@pytest.fixture
+def overflow(hand_made: HandMade) -> Diagnosis:
+    return hand_made["overflow"]()
+
+
+@pytest.fixture
+def healthy(hand_made: HandMade) -> Diagnosis:
+    return hand_made["healthy"]()
+
+
+def top(diagnosis: Diagnosis) -> AnswerView:
+    return build_view(diagnosis).answer
+
+
+def head(diagnosis: Diagnosis) -> str:
+    return render_html(diagnosis).partition("<header>")[2].partition("</header>")[0]
+
+
+def with_change(diagnosis: Diagnosis, change: str) -> Diagnosis:
+    cure = diagnosis.prescriptions[0]
+    changed = replace(cure, remedy=replace(cure.remedy, change=change))
+    return replace(diagnosis, prescriptions=(changed, *diagnosis.prescriptions[1:]))
+
+
+def test_the_recommended_cure_stands_there_to_be_pasted(overflow: Diagnosis) -> None:
+    (paste,) = top(overflow).pastes
+    assert paste.change == overflow.prescriptions[0].remedy.change
+    assert (paste.kind, paste.unproved, paste.long) == ("code", "", False)
+    assert '<div><pre class="paste">with torch.autocast(' in head(overflow)
+
+
+def test_a_long_text_is_shown_in_a_box_that_the_keyboard_reaches(overflow: Diagnosis) -> None:
+    long = with_change(overflow, "\n".join(f"x{i} = {i}" for i in range(13)))
+    assert top(long).pastes[0].long
+    assert '<div class="box" tabindex="0" role="region" aria-label="code to paste 1">' in head(long)
+    assert not top(with_change(overflow, "x = 1\n" * 12)).pastes[0].long
+
+
+def test_a_diff_is_called_one(overflow: Diagnosis) -> None:
+    diff = with_change(overflow, "--- a/train.py\n+++ b/train.py\n@@ -1,1 +1,1 @@\n-a\n+b\n")
+    assert top(diff).pastes[0].kind == "diff of the script"
+    words = with_change(overflow, "# train.py:3: create it in torch.float32\n\n  # and cast a copy")
+    assert top(words).pastes[0].kind == "in words"
+
+
+def test_every_part_of_a_joint_cure_is_there_with_its_title(overflow: Diagnosis) -> None:
+    both = replace(
+        with_change(overflow, "a"),
+        recommendation=replace(overflow.recommendation, prescriptions=(0, 0)),
+    )
+    assert len(top(both).pastes) == 2
+    assert head(both).count("code · train in bf16 instead of fp16") == 2
+
+
+def test_an_untried_cure_that_the_answer_names_is_marked(overflow: Diagnosis) -> None:
+    """No time was left to try: what was found may be pasted, and nothing is called proved."""
+    cures = tuple(
+        replace(
+            p,
+            verification=replace(
+                p.verification, verdict=Verdict.NOT_VERIFIED, steps=(), reason="no step was kept"
+            ),
+        )
+        for p in overflow.prescriptions
+    )
+    finding = replace(
+        overflow.findings[0], advice="train in bf16 instead of fp16, or clamp the output"
+    )
+    sentence = f"{finding.advice}; not verified by a replay"
+    none = Recommendation(RecommendationStatus.NONE_FOUND, sentence)
+    said = top(replace(overflow, prescriptions=cures, findings=(finding,), recommendation=none))
+    assert said.do == f"{finding.advice} (not verified)"
+    assert [(p.title, p.unproved) for p in said.pastes] == [
+        ("train in bf16 instead of fp16", "not verified")
+    ]
+    assert "not seen: whether a cure helps (no step was kept)" in said.proof
+
+
+def test_without_a_text_to_paste_the_line_is_left_out(hand_made: HandMade) -> None:
+    for name in ("logic-nan", "raised", "healthy", "never-trained", "unexplained"):
+        diagnosis = hand_made[name]()
+        assert top(diagnosis).pastes == ()
+        assert "<dt>paste</dt>" not in head(diagnosis)
+        assert top(diagnosis).do
+
+
+def test_advice_that_nobody_tried_is_a_thing_not_seen(hand_made: HandMade) -> None:
+    assert "whether the advice helps (no cure was tried)" in top(hand_made["raised"]()).proof
+    assert "helps" not in top(hand_made["overflow"]()).proof
+    assert "helps" not in top(hand_made["healthy-with-warm-up"]()).proof
+
+
+def silent(healthy: Diagnosis, overflow: Diagnosis, fault: Fault, *evidence: Evidence) -> Diagnosis:
+    finding = replace(overflow.findings[0], fault=fault, what="it is lost", evidence=evidence)
+    return replace(healthy, findings=(finding,))
+
+
+def test_silent_underflow_counts_what_became_zero(healthy: Diagnosis, overflow: Diagnosis) -> None:
+    lost = Evidence(
+        "elements of `a.weight` that became zero", 9.0, "replayed:fp64", count=9, total=12
+    )
+    verdict = top(silent(healthy, overflow, Fault.UNDERFLOW, lost)).verdict
+    assert (
+        f"9 of 12 (75{NB}%) gradient elements of `a.weight` became zero, "
+        "zeros that belong there excluded"
+    ) in verdict
+    assert verdict.endswith("the loss went from 2.3141 to 0.8641")
+
+
+def test_lost_updates_say_how_far_the_loss_came(healthy: Diagnosis, overflow: Diagnosis) -> None:
+    flat = tuple(replace(s, loss=2.3) for s in healthy.steps)
+    lost = replace(silent(healthy, overflow, Fault.LOST_UPDATE), steps=flat)
+    assert top(lost).verdict == "it is lost (forward, step 0); the loss went from 2.3 to 2.3"
+
+
+def test_a_healthy_run_names_its_nearest_limit(healthy: Diagnosis, overflow: Diagnosis) -> None:
+    steps = (0, 5, 9)
+    stats = tuple(
+        replace(overflow.ranges[0].stats[0], amax=amax) for amax in (65504.0, 1024.0, 4096.0)
+    )
+    seen = replace(overflow.ranges[0], steps=steps, stats=stats, amax=60000.0, amax_step=None)
+    small = replace(seen, module_path="head", stats=tuple(replace(s, amax=1.0) for s in stats))
+    weight = replace(seen, role="weight", stats=tuple(replace(s, amax=6e4) for s in stats))
+    first = (replace(healthy.steps[0], skipped=True), *healthy.steps[1:])
+    place = top(replace(healthy, steps=first, ranges=(small, weight, seen))).place
+    assert (
+        "nearest to a limit: `blocks.2.ffn.wo` output, amax 4096 at step 9, fp16 maximum 65504, "
+        f"headroom 4.0{NB}bits; from step 5 to step 9 it falls from 6.0{NB}bits to 4.0{NB}bits"
+    ) in place
+    assert "headroom" in head(replace(healthy, ranges=(small,)))
+
+
+def test_a_steady_headroom_is_called_so(healthy: Diagnosis, overflow: Diagnosis) -> None:
+    stats = (replace(overflow.ranges[0].stats[0], amax=1000.0),) * 2
+    seen = replace(overflow.ranges[0], steps=(0, 9), stats=stats, amax=1000.0)
+    assert ", steady from step 0 to step 9" in top(replace(healthy, ranges=(seen,))).place
+
+
+def test_skips_of_a_settling_scale_are_explained(hand_made: HandMade) -> None:
+    verdict = top(hand_made["healthy-with-warm-up"]()).verdict
+    assert (
+        "2 of 30 optimizer steps were skipped (steps 0 and 1) while the loss scale settled from "
+        "65536 to 16384: it starts high and is halved until the gradients fit"
+    ) in verdict
+
+
+def test_skips_up_to_the_end_are_not_explained_away(hand_made: HandMade) -> None:
+    base = hand_made["healthy-with-warm-up"]()
+    late = StepInfo(29, 2.3, 8192.0, True, True, 700, 40, 4096.0)
+    verdict = top(replace(base, steps=(*base.steps[:-1], late), findings=())).verdict
+    assert "settled" not in verdict
+    assert "3 of 30 optimizer steps were skipped" in verdict
+    assert "the loss scale fell from 65536 to 4096" in verdict
+
+
+def test_skips_before_a_nan_that_nothing_explains_are_not_explained_away(
+    hand_made: HandMade,
+) -> None:
+    base = hand_made["healthy-with-warm-up"]()
+    steps = (*base.steps[:-1], replace(base.steps[-1], loss=math.nan))
+    verdict = top(replace(base, steps=steps, findings=())).verdict
+    assert "no check names a cause" in verdict
+    assert "settled" not in verdict
+
+
+def test_a_nan_loss_gets_no_nearest_limit(hand_made: HandMade, overflow: Diagnosis) -> None:
+    unexplained = replace(hand_made["unexplained"](), ranges=overflow.ranges)
+    assert math.isnan(unexplained.steps[-1].loss or 0.0)
+    assert "nearest" not in top(unexplained).place
