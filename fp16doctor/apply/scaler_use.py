@@ -39,9 +39,9 @@ def part(order: Order) -> Part:
                     missed=lambda: () if made.unscaled else order.remedy.target)  # fmt: skip
     if codes == {_PLAIN_STEP}:
         made.steps_by_scaler = True
-        return Part(
-            outer=(made.noted(),), missed=lambda: () if made.stepped else order.remedy.target
-        )
+        # Where the script clips as well, the threshold is meant for gradients without the scale.
+        return Part(outer=(made.noted(),), inner=(_unscaled_before_clipping(made),),
+                    missed=lambda: () if made.stepped else order.remedy.target)  # fmt: skip
     if codes == {_INJECTED} and order.remedy.target:
         rules = tuple(map(KeepRule, order.remedy.target))
         injected = _ScaledOnes(rules, order.lines, made)
@@ -60,6 +60,7 @@ class _Made:
         self.stepped = 0  # times that a scaler took the step of an optimizer here
         self.steps_by_scaler = False
         self._not_updated: weakref.WeakSet[Any] = weakref.WeakSet()  # since a step was taken here
+        self._unscaled_here: set[int] = set()  # optimizers, since their last step
         self._inside = False  # a scaler's own call of ``optimizer.step``
 
     @contextmanager
@@ -115,7 +116,9 @@ class _Made:
     def _step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Have the scaler that scaled the loss take a step that the script takes by itself."""
         scaler = next((s for s in self.scalers if s.is_enabled() and s._scale is not None), None)
-        if scaler is None or self._inside or not _is_due(scaler, optimizer):
+        here = id(optimizer) in self._unscaled_here
+        self._unscaled_here.discard(id(optimizer))
+        if scaler is None or self._inside or not (here or _is_due(scaler, optimizer)):
             return type(optimizer).step(optimizer, *args, **kwargs)
         self._inside = True
         try:
@@ -136,6 +139,7 @@ class _Made:
                 if has_gradients and numbers & {id(p) for p in own} and _is_due(scaler, optimizer):
                     scaler.unscale_(optimizer)
                     self.unscaled += 1
+                    self._unscaled_here.add(id(optimizer))
 
 
 def _is_due(scaler: Any, optimizer: Any) -> bool:

@@ -17,11 +17,12 @@ from fp16doctor.record.births import Birth, births, given, spoils
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.tape_builder import build_refused, build_tape
+from fp16doctor.replay.evaluations import first_evaluation
 from fp16doctor.replay.examine import examine
 from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.tape import Tape
-from fp16doctor.schema.trace import ReplayTrace
+from fp16doctor.schema.trace import Event, ReplayTrace
 
 MAX_EXAMINED = 12  # flagged steps examined against a reference
 MAX_WARMUP_EXAMINED = 2  # of which for gradients that overflow while the scaler settles
@@ -74,10 +75,11 @@ class Examiner:
             self._before.keep(recorder, roll, tape)
         if tape is None:
             return False
+        whole = True
         if due:
             self._known.update((b.key, roll.step) for b in suspects)
-            self._look_at(recorder, tape)
-        if recorder.steps.attempted:
+            whole = self._look_at(recorder, tape) is tape
+        if recorder.steps.attempted and whole:
             self.shelf.follow(tape)
         return flagged
 
@@ -105,13 +107,13 @@ class Examiner:
         last = self._known.get(birth.key)
         return last is None or step >= AGAIN_FACTOR * last + AGAIN_STEPS
 
-    def _look_at(self, recorder: Recorder, tape: Tape) -> None:
-        """Compare a step with the reference."""
+    def _look_at(self, recorder: Recorder, tape: Tape) -> Tape:
+        """Compare a step with the reference; returns what was looked at."""
         try:
-            trace = examine(tape, with_reference=True, ledger=self.ledger)
+            tape, trace = self._examined(tape)
         except ReplayError as error:
             recorder.caution(error.slug, f"step {tape.step}: {error.message}")
-            return
+            return tape
         info = next((s for s in reversed(recorder.book.steps) if s.step == tape.step), None)
         if info is not None:
             trace = replace(trace, loss_scale=info.loss_scale, found_inf=info.found_inf)
@@ -119,6 +121,16 @@ class Examiner:
         self.shelf.offer(tape, trace)
         if self.keeper is not None:
             self.keeper.offer(tape, trace)
+        return tape
+
+    def _examined(self, tape: Tape) -> tuple[Tape, ReplayTrace]:
+        """Of a closure's evaluations look at the first alone where fp32 is not finite behind it."""
+        trace = examine(tape, with_reference=True, ledger=self.ledger)
+        part = first_evaluation(tape) if any(s.nonfinite_reference for s in trace.sinks) else None
+        if part is None:
+            return tape, trace
+        events = _up_to_weights(trace.events, len(part.ops))
+        return part, replace(examine(part, with_reference=True), events=events)
 
     def _due(self, recorder: Recorder, roll: Roll) -> bool:
         """Tell whether a step without a flag is one of the sampled ones, and there is time."""
@@ -141,3 +153,14 @@ class Examiner:
                 return False
         self._flagged += 1
         return True
+
+
+def _up_to_weights(events: tuple[Event, ...], end: int) -> tuple[Event, ...]:
+    """Return the events in front of ``end``, and of later ones the first that reached weights.
+
+    What comes behind it happened to weights that were lost.
+    """
+    kept = [e for e in events if e.site.index < end]
+    if not any("parameters" in e.reaches for e in kept):
+        kept += [e for e in events if e.site.index >= end and "parameters" in e.reaches][:1]
+    return tuple(kept)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 
 from torch import Tensor
 
@@ -17,13 +18,15 @@ from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.acceptance import IMPROVEMENT, NEGLIGIBLE
 from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
 from fp16doctor.replay.scaler_use import Edit, takes_a_step, with_scale, without_scaler
-from fp16doctor.replay.scales import scale_of
+from fp16doctor.replay.scales import scaler_scale
 from fp16doctor.replay.trial import Trial, run_to_update, run_trial
 from fp16doctor.schema.policy import AS_RUN, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Verdict, Verification
 from fp16doctor.schema.tape import Tape
 
 REALISED = (0.9, 1.1)  # fraction of the intended update that must be made
+UNINTENDED = "of those of fp32 without a loss scale"
+SPOILT = 10.0  # times the first step's loss
 NO_STEP = "no step was kept in which the scaler let the optimizer step"
 NO_SCALE = "the loss scale is no tensor of a GradScaler, so the step cannot be tried without it"
 
@@ -67,9 +70,16 @@ def verify(bench: Bench, edit: Edit, policy: PrecisionPolicy = AS_RUN) -> Verifi
 
 
 def _unspoilt(tapes: Sequence[Tape]) -> list[Tape]:
-    """Leave out later steps whose loss is not finite: their weights took wrong updates before."""
+    """Leave out later steps whose loss is far off: their weights took wrong updates before."""
     first, *later = sorted(tapes, key=lambda t: t.step)
-    return [first, *(t for t in later if not run_trial(t, AS_RUN).nonfinite.get("loss"))]
+    level = _loss_of(first)
+    return [first, *(t for t in later if _loss_of(t) <= SPOILT * level)]
+
+
+def _loss_of(tape: Tape) -> float:
+    """Return the magnitude of a step's loss as run, inf where it is not finite."""
+    loss = run_trial(tape, AS_RUN).loss
+    return abs(loss) / scaler_scale(tape) if loss is not None and isfinite(loss) else inf
 
 
 def _compare(tape: Tape, edit: Edit, policy: PrecisionPolicy) -> tuple[Taken, Taken]:
@@ -86,10 +96,12 @@ def _compare(tape: Tape, edit: Edit, policy: PrecisionPolicy) -> tuple[Taken, Ta
 
 def _settled(tape: Tape, edit: Edit, policy: PrecisionPolicy) -> Trial:
     """Lower the scale as a GradScaler would while gradients are not finite."""
-    scale = scale_of(tape)
+    scale, trial = scaler_scale(tape), None
     while True:
         lowered = with_scale(tape, scale)
         edited = None if lowered is None else edit(lowered)
+        if edited is None and trial is not None:  # at 1 there is nothing to do otherwise
+            return trial
         if edited is None:
             raise ReplayError(
                 "the change cannot be expressed on the recorded step", "not-expressed"
@@ -133,7 +145,7 @@ def _reason(before: Taken, after: Taken) -> str:
     if after.nonfinite:
         return f"{after.nonfinite} elements are not finite"
     if not low <= after.realised <= high:
-        return f"the updates realise {after.realised:.3g} of those of fp32 without a loss scale"
+        return f"the updates realise {after.realised:.3g} {UNINTENDED}"
     if before.nonfinite or not after.error > IMPROVEMENT * before.error:
         return ""
     return (

@@ -17,13 +17,13 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.line_casts import places as cast_places
 from fp16doctor.prescribe.ranking import rank
 from fp16doctor.prescribe.remedies.keep_list import in_step, is_affordable, keep_remedy, places
-from fp16doctor.prescribe.remedies.loss_scale import CODES, first_of, last_of, scale_remedy
+from fp16doctor.prescribe.remedies.loss_scale import first_of, last_of, of_the_scale, scale_remedy
 from fp16doctor.prescribe.remedies.storage import PARAMETERS
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
 from fp16doctor.prescribe.stored import REALISED, realised_in_fp32
-from fp16doctor.prescribe.treatable import codes_of, line_target, target
+from fp16doctor.prescribe.treatable import line_target, target
 from fp16doctor.replay.trial import Trial
-from fp16doctor.schema.finding import Fault, Finding
+from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.policy import BF16, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict
 from fp16doctor.schema.spelling import power
@@ -50,11 +50,6 @@ def joint_cures(case: Case, found: Sequence[Prescription]) -> Iterator[Group]:
 
 def _is_of_a_place(finding: Finding) -> bool:
     return finding.site is not None and not in_step(finding) and not of_the_scale(finding)
-
-
-def of_the_scale(finding: Finding) -> bool:
-    """Tell whether a loss scale may cure it."""
-    return bool(codes_of(finding) & CODES) or finding.fault is Fault.LOSS_SCALE
 
 
 def _does_it(prescription: Prescription, wanted: set[int]) -> bool:

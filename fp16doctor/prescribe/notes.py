@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
-from fp16doctor.prescribe.joint import of_the_scale
 from fp16doctor.prescribe.remedies.keep_list import places
+from fp16doctor.prescribe.remedies.loss_scale import of_the_scale
 from fp16doctor.replay.keep import covers
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import KeepRule

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.beside_misuse import held_to_intended
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.joint import joint_cures
 from fp16doctor.prescribe.notes import note
@@ -70,7 +71,7 @@ def plan(
     if bench is not None:
         bench.faults = faults_of(findings)
     case = Case(tuple(findings), bench, updates, refused, run)
-    found = tuple(map(with_forms, prescriptions(case)))
+    found = tuple(map(with_forms, held_to_intended(case, tuple(prescriptions(case)))))
     if leading.name in _LOGIC:
         return found, Recommendation(
             RecommendationStatus.NOT_PRECISION,

@@ -17,7 +17,7 @@ OF_PRECISION = frozenset(
 )
 
 # Codes of a GradScaler used so that the update is another one than without it.
-SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409"))
+SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409", "FD410", "FD411", "FD412"))
 REFUSAL = "FD901"
 DIVERGED = "FD116"  # fp32 does the same: what overflows afterwards is not to be treated
 
@@ -36,17 +36,29 @@ def demanding(findings: Sequence[Finding]) -> Iterator[tuple[int, Finding]]:
 
 
 def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]:
-    """Demanding findings that a wider or finer format can cure; a loss scale is not one."""
+    """Demanding findings that a wider or finer format can cure; a loss scale is not one.
+
+    Nor is what a scaler's use led to: a format in which the same weights do not overflow keeps the
+    use, and its updates.
+    """
     return tuple(
         (i, f)
         for i, f in demanding(findings)
-        if codes_of(f) & OF_PRECISION and f.fault is not Fault.LOSS_SCALE and not fails_anyway(f)
+        if codes_of(f) & OF_PRECISION
+        and f.fault is not Fault.LOSS_SCALE
+        and not fails_anyway(f)
+        and not misuses_scaler(f)
     )
 
 
 def fails_anyway(finding: Finding) -> bool:
     """Tell whether the reference run is not finite either."""
     return any(e.quantity == REFERENCE_FAILS for e in finding.evidence)
+
+
+def misuses_scaler(finding: Finding) -> bool:
+    """Tell whether a GradScaler's use is the cause; of a constant by hand there is no advice."""
+    return finding.code in SCALER_USE and bool(finding.advice)
 
 
 def is_refusal(finding: Finding) -> bool:

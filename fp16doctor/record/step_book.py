@@ -5,6 +5,7 @@ Must not know how tapes are written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ class StepBook:
     def __init__(self) -> None:
         self.steps: list[StepInfo] = []
         self.marks = StepMarks()
-        self._seed: tuple[int, RawRef | None, Tensor] | None = None
+        self._seeds: list[tuple[int, RawRef | None, Tensor]] = []  # of the coming backward
         self._losses: list[Tensor] = []
         self._given: list[Tensor] = []  # losses of the coming backward that have a gradient given
         self._scale: Tensor | None = None
@@ -65,7 +66,7 @@ class StepBook:
     def begin(self) -> None:
         """Open a new step."""
         self.marks = StepMarks()
-        self._seed, self._losses, self._given = None, [], []
+        self._seeds, self._losses, self._given = [], [], []
         self._scale = self._next_scale = self._found_inf = None
 
     def note(self, recorder: Recorder, info: OpInfo, args: tuple[Any, ...], ref: Any) -> None:
@@ -76,7 +77,7 @@ class StepBook:
         first = args[0]
         if info.name == LOSS_SEED:
             if first.requires_grad and first.numel() == 1 and (ref is None or type(ref) is tuple):
-                self._seed = (len(recorder.roll.ops), ref, first.detach())
+                self._seeds.append((len(recorder.roll.ops), ref, first.detach()))
         else:
             self._scale = first.detach().clone()
             self._found_inf = args[2].detach().clone()
@@ -143,23 +144,27 @@ class StepBook:
         return len(self._written_behind) >= PASSES_BY_HAND
 
     def backward_began(self, recorder: Recorder, differentiated_again: bool) -> None:
-        """Take the tensor whose ``ones_like`` came last for the loss.
+        """Take the tensors whose ``ones_like`` came last, one behind the other, for the losses.
 
         A gradient that is itself differentiated (a penalty's) was not taken of the loss. Where the
         script gave the gradient there is no such tensor: what it was given for counts.
         """
-        seed, self._seed = self._seed, None
+        seeds, self._seeds = self._seeds, []
         given, self._given = self._given, []
         if differentiated_again:
             return
-        if seed is None:
-            self._losses += given
-        elif seed[1] is None:  # the tape was cut short; the loss is known all the same
-            self._losses.append(seed[2])
-        elif seed[0] == len(recorder.roll.ops) - 1:
-            self.marks.losses.append((seed[0], seed[1]))
-            self._losses.append(seed[2])
-        else:
+        if seeds and seeds[-1][1] is None:  # the tape was cut short; the loss is known all the same
+            self._losses.append(seeds[-1][2])
+            return
+        last = len(recorder.roll.ops) - 1
+        roots: list[tuple[int, RawRef | None, Tensor]] = []
+        while seeds and seeds[-1][0] == last - len(roots):
+            roots.append(seeds.pop())
+        for index, ref, loss in reversed(roots):
+            if ref is not None:
+                self.marks.losses.append((index, ref))
+                self._losses.append(loss)
+        if not roots:
             self._losses += given
 
     def backward_ended(self, recorder: Recorder) -> None:
@@ -182,6 +187,24 @@ class StepBook:
     def children(self) -> int:
         """Processes that the script has started."""
         return started_processes() - self._children
+
+    def taken(self, recorder: Recorder, parameters: Iterable[Any]) -> None:
+        """Note the gradients that an optimizer is about to step on.
+
+        A parameter whose forward ran in an earlier step, a generator's behind its critic's update,
+        is not on the tape before the optimizer reads it: backward read a saved copy.
+        """
+        roll = recorder.roll
+        for parameter in parameters:
+            gradient: Any = getattr(parameter, "grad", None)
+            try:
+                found = roll.ids.get(gradient.untyped_storage()._cdata)
+                if found is None or found in self.marks.gradients:
+                    continue
+                roll.touch(parameter)
+                self.marks.gradients[found] = roll.ids[parameter.untyped_storage()._cdata]
+            except (AttributeError, KeyError, NotImplementedError, RuntimeError):
+                continue
 
     def finish(self, recorder: Recorder) -> None:
         """Read the step's few numbers from the device, with the flags, in one go."""
@@ -208,7 +231,7 @@ class StepBook:
                 loss=total,
                 loss_scale=scale,
                 found_inf=None if found is None else found != 0,
-                skipped=found is not None and found != 0 and recorder.steps.optimizer_steps == 0,
+                skipped=found is not None and found != 0 and not recorder.steps.updates_despite_inf,
                 n_ops=len(roll.ops) - (self.marks.forward or 0),
                 n_nonfinite_ops=roll.n_flagged,
                 next_loss_scale=following,

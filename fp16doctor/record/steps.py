@@ -32,6 +32,7 @@ class StepState:
         self.in_backward = False
         self.uses_optimizer = False  # a torch.optim optimizer was stepped in this run
         self.optimizer_steps = 0
+        self._left_to_found_inf = 0  # of these: no update where the scaler found inf
         self._has_optimizer = False  # one was made
         self.elsewhere = 0  # optimizer steps that other threads took in this run
         self.backwards_elsewhere = 0
@@ -67,6 +68,8 @@ class StepState:
             self.elsewhere += 1
             return
         self.optimizer_steps += 1
+        # GradScaler hands it to fused optimizers, which look at it themselves.
+        self._left_to_found_inf += getattr(optimizer, "found_inf", None) is not None
         self._on_attempt()
 
     def begin(self) -> None:
@@ -74,7 +77,12 @@ class StepState:
         self.running = False
         self.attempted = False
         self.backward_done = False
-        self.optimizer_steps = 0
+        self.optimizer_steps = self._left_to_found_inf = 0
+
+    @property
+    def updates_despite_inf(self) -> bool:
+        """Whether an optimizer stepped whatever the scaler found."""
+        return self.optimizer_steps > self._left_to_found_inf
 
     def updates_by_hand(self) -> bool:
         """Tell whether the script has made no optimizer since recording began."""

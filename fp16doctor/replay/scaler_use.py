@@ -15,7 +15,8 @@ import torch
 from fp16doctor.replay.dataflow import producers_of, writes
 from fp16doctor.replay.editing import made, rearranged
 from fp16doctor.replay.op_traits import base, is_unscale
-from fp16doctor.replay.scales import scale_of, scale_storage
+from fp16doctor.replay.scale_numbers import numbers_rescaled
+from fp16doctor.replay.scales import loss_scale, scale_of, scale_storage, scaler_scale
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.tape import Leaf, OpCall, Tape, TensorRef, refs_in
 
@@ -26,10 +27,14 @@ _ONES = ("ones_like", "ones", "new_ones")
 
 
 def with_scale(tape: Tape, scale: float) -> Tape | None:
-    """Return the step with another value of the scaler's scale; None where no tensor holds it."""
+    """Return the step with another value of the scaler's scale; None where no tensor holds it.
+
+    Numbers that the script read off the scaler and divides gradients by change with it.
+    """
     number = scale_storage(tape)
     if number is None:
         return None
+    tape = numbers_rescaled(tape, scaler_scale(tape), scale)
     if number in tape.leaves:
         leaves = {**tape.leaves, number: _of_value(tape.leaves[number], scale)}
         return replace(tape, leaves=leaves)
@@ -59,18 +64,34 @@ def unscaled_first(tape: Tape) -> Tape | None:
     divisions = [c for c in behind if is_unscale(c.op)]
     if not divisions:
         return None
-    between = [c for c in behind if c.index < divisions[0].index]
-    if any(base(c.op) == "_local_scalar_dense" for c in between):
+    if _reads_back(tape, end, divisions[0].index):
         return None
     first = _needed(tape, divisions, end)
     rest = [c for c in behind if c.index not in first]
     return rearranged(tape, [*tape.ops[:end], *(c for c in behind if c.index in first), *rest])
 
 
+def _reads_back(tape: Tape, first: int, last: int) -> bool:
+    """Tell whether Python read a number that was computed from gradients."""
+    known = set(tape.gradients)
+    for call in tape.ops[first:last]:
+        if known.isdisjoint(r.storage for r in refs_in((call.args, call.kwargs))):
+            continue
+        if base(call.op) == "_local_scalar_dense":
+            return True
+        known |= writes(call)
+    return False
+
+
 def unscaled_by_step(tape: Tape) -> Tape | None:
-    """Return the step with its gradients divided by the scale behind the last backward."""
+    """Return the step with its gradients divided by the scale behind the last backward.
+
+    None where Python computed with the gradients: such numbers are on the tape as they were.
+    """
     gradients = _fresh_gradients(tape)
     if not gradients or scale_of(tape) == 1:
+        return None
+    if _reads_back(tape, tape.backward_ends[-1], tape.optimizer_at or len(tape.ops)):
         return None
     end, site = tape.backward_ends[-1], tape.ops[-1].site
     divide = made(
@@ -118,6 +139,41 @@ def injection_scaled(tape: Tape, site: OpSite) -> Tape | None:
             calls[place] = _filled(call, scale)
     edited = any(a is not b for a, b in zip(calls, tape.ops, strict=True))
     return rearranged(tape, calls) if edited and scale != 1 else None
+
+
+def skipped_until_finite(tape: Tape) -> Tape | None:
+    """Return the step itself: a scaler skips it until the scale is one at which it is finite."""
+    return tape
+
+
+def losses_scaled(tape: Tape) -> Tape | None:
+    """Return the step with the backward of every loss that carries no scale begun with the scale.
+
+    That gives the gradients of the product, whatever number the loss itself shows.
+    """
+    scale, calls = scaler_scale(tape), list(tape.ops)
+    plain = [m.index for m in tape.losses if loss_scale(tape, m).factor == 1]
+    seeds = [i for i in plain if i < len(calls) and base(calls[i].op) == "ones_like"]
+    for index in seeds:
+        calls[index] = _filled(calls[index], scale)
+    return rearranged(tape, calls) if seeds and scale != 1 else None
+
+
+def penalty_unscaled(tape: Tape) -> Tape | None:
+    """Return the step with gradients of unscaled numbers in front of the last product's scale.
+
+    That is what a division of these gradients by the scale gives.
+    """
+    number = scale_storage(tape)
+    products = [
+        c.index
+        for c in tape.ops
+        if base(c.op) == "mul" and any(r.storage == number for r in refs_in(c.args)[1:])
+    ]
+    forward = [i for i in products if tape.ops[i].site.phase is not Phase.BACKWARD]
+    wrong = {i for i in products if forward and i < forward[-1]}
+    calls = [replace(c, args=(c.args[0], 1.0)) if c.index in wrong else c for c in tape.ops]
+    return rearranged(tape, calls) if wrong else None
 
 
 def _is_injection(call: OpCall, site: OpSite) -> bool:

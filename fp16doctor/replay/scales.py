@@ -11,12 +11,14 @@ from math import isfinite, log2
 import torch
 
 from fp16doctor.replay.dataflow import producers_of
-from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.op_traits import base, is_unscale
 from fp16doctor.replay.player import Player
 from fp16doctor.schema.policy import PrecisionPolicy
 from fp16doctor.schema.tape import Mark, OpCall, Tape, TensorRef, refs_in
 
 LONGEST_WAY = 4  # products and quotients behind the scaler's: `scaler.scale(loss) / 4`
+
+WAY_OF_INVERSE = 8  # casts, the reciprocal and copies to a device between the scale and its inverse
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,48 @@ def scale_of(tape: Tape) -> float:
 
 
 def scale_storage(tape: Tape) -> int | None:
-    """Return the storage of the scale that a GradScaler multiplies the last loss by."""
-    if not tape.losses:
-        return None
-    producers, mark = producers_of(tape), tape.losses[-1]
+    """Return the storage of the scale that a GradScaler multiplies a loss by, the last first.
+
+    Where it multiplies none, of the scale that it divides gradients by.
+    """
+    for mark in reversed(tape.losses):
+        found = _multiplied_by(tape, mark)
+        if found is not None:
+            return found
+    return _divided_by(tape)
+
+
+def scaler_scale(tape: Tape) -> float:
+    """Return the value of a GradScaler's scale, 1 where there is none."""
+    number = scale_storage(tape)
+    if number is None:
+        return 1.0
+    leaf = tape.leaves.get(number)
+    if leaf is not None:
+        return float(leaf.data[:4].view(torch.float32))
+    return _constant_result(tape.ops[producers_of(tape).writers(number)[0]]) or 1.0
+
+
+def _divided_by(tape: Tape) -> int | None:
+    """Follow the factor of GradScaler's division, 1 / scale, up to the scale."""
+    producers = producers_of(tape)
+    call = next((c for c in tape.ops if is_unscale(c.op)), None)
+    for _ in range(WAY_OF_INVERSE):
+        refs = refs_in(call.args)[-1:] if call is not None else []
+        if call is None or not refs:
+            return None
+        number = refs[0].storage
+        index = producers.last_writer(number, call.index)
+        if index is None:
+            return number if number in tape.leaves else None
+        call = tape.ops[index]
+        if _constant_result(call) is not None:
+            return number
+    return None
+
+
+def _multiplied_by(tape: Tape, mark: Mark) -> int | None:
+    producers = producers_of(tape)
     number, before = mark.ref.storage, mark.index
     for _ in range(LONGEST_WAY):
         index = producers.last_writer(number, before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -348,3 +348,109 @@ def test_other_exceptions_are_not_the_scalers() -> None:
     tape = Training(stepped).tape()
     assert list(refused(Case((raised_by_scaler(),), Bench((tape,), 60)))) == []
     assert list(refused(Case((raised_by_scaler(SCALER_SAID_NO),), None))) == []
+
+
+def divided_behind_unscale(t: Training, loss: Callable[[], Tensor]) -> None:
+    t.scaler.scale(loss()).backward()
+    t.scaler.unscale_(t.optimizer)
+    for p in t.net.parameters():
+        p.grad.mul_(1 / t.scaler.get_scale())  # type: ignore[union-attr]
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+
+
+@pytest.mark.parametrize("wrong", [divided_by_hand, divided_behind_unscale])
+def test_a_number_read_off_the_scaler_is_no_part_of_the_intended_update(wrong: Any) -> None:
+    tape = Training(wrong).tape()
+    name = "aten.div_.Tensor" if wrong is divided_by_hand else "aten.mul_.Tensor"
+    where = site(name, tape, Phase.OPTIMIZER)
+    cures = proposed(wrong_use("FD406", tape, where), tape)
+    assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
+    assert cures[0].verification.before["realised fraction"] == pytest.approx(1 / SCALE, rel=0.01)
+
+
+def test_a_number_that_is_logged_is_no_reason_to_try_nothing() -> None:
+    def logs(t: Training, loss: Callable[[], Tensor]) -> None:
+        value = loss()
+        t.scaler.scale(value).backward()
+        float(value.detach())
+        clip_grad_norm_(t.net.parameters(), 0.1)
+        t.scaler.step(t.optimizer)
+        t.scaler.update()
+
+    tape = Training(logs).tape()
+    proof = proposed(wrong_use("FD402", tape), tape)[0].verification
+    assert proof.verdict is Verdict.VERIFIED
+
+
+def test_no_format_is_a_cure_of_what_the_use_led_to() -> None:
+    tape = Training(stepped_scaled).tape()
+    finding = replace(wrong_use("FD403", tape), subsumes=("FD101",))
+    found, _ = plan((finding,), Bench((tape,), 60))
+    titles = [p.remedy.title for p in found if p.remedy.kind is RemedyKind.DTYPE]
+    assert titles
+    assert all(t.endswith("without a loss scale") for t in titles)
+
+
+def dropped(t: Training, loss: Callable[[], Tensor]) -> None:
+    value = loss()
+    t.scaler.scale(value)
+    value.backward()
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+
+
+def half_dropped(t: Training, loss: Callable[[], Tensor]) -> None:
+    t.scaler.scale(loss()).backward()
+    loss().backward()
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+
+
+@pytest.mark.parametrize("wrong", [dropped, half_dropped])
+def test_a_backward_without_the_scale_begins_with_it(wrong: Any) -> None:
+    tape = Training(wrong).tape()
+    cures = proposed(wrong_use("FD410", tape), tape)
+    assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
+    assert cures[0].verification.after["realised fraction"] == pytest.approx(1, abs=0.02)
+
+
+def penalised(t: Training, loss: Callable[[], Tensor]) -> None:
+    value = loss()
+    weight = t.net.body.weight
+    (grad,) = torch.autograd.grad(t.scaler.scale(value), weight, create_graph=True)
+    t.scaler.scale(value + 1e-3 * grad.square().sum()).backward()
+    t.scaler.step(t.optimizer)
+    t.scaler.update()
+
+
+def test_a_penalty_is_tried_on_gradients_without_the_scale() -> None:
+    tape = Training(penalised, init=64.0).tape()
+    cures = proposed(wrong_use("FD411", tape), tape)
+    assert {p.verification.verdict for p in cures} == {Verdict.VERIFIED}
+    assert cures[0].verification.before["largest update error"] > 0.5
+    assert cures[0].verification.after["largest update error"] < 0.02
+
+
+def test_a_cure_of_something_else_must_make_the_intended_update() -> None:
+    """The overflow is cured in bf16; the updates stay as large as the scale."""
+
+    def overflows(t: Training, loss: Callable[[], Tensor]) -> None:
+        value = loss()
+        with torch.autocast("cpu", torch.float16):
+            large = t.net(torch.ones(4, 6)) * 3e4
+        t.scaler.scale(value + 1e-9 * large.square().mean().float()).backward()
+        t.optimizer.step()
+
+    tape = Training(overflows).tape()
+    born = next(c.site for c in tape.ops if c.nonfinite)
+    half = Evidence("amax", 1e9, "recorded", format="fp16")
+    overflow = Finding(
+        "FD101", "x", Severity.ERROR, Fault.OVERFLOW, "w", "c", born, evidence=(half,)
+    )
+    found, answer = plan((overflow, wrong_use("FD403", tape)), Bench((tape,), 60))
+    kept = [p for p in found if p.treats == (0,) and p.remedy.kind is RemedyKind.DTYPE]
+    assert kept
+    assert {p.verification.verdict for p in kept} == {Verdict.REFUTED}
+    assert "used as it is" in kept[0].verification.reason
+    assert found[answer.prescriptions[0]].remedy.title.endswith("without a loss scale")

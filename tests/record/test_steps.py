@@ -152,6 +152,26 @@ def test_outputs_that_all_have_one_weight_are_a_loss(weight: Tensor, record: Rec
     assert step.loss == pytest.approx(seen.result, rel=1e-6)
 
 
+def several_roots() -> list[float]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    sums = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        one, other = model(torch.randn(8, 4)).square().mean(0).unbind()
+        torch.autograd.backward([one, other])
+        optimizer.step()
+        sums.append(one.item() + other.item())
+    return sums
+
+
+def test_every_root_of_a_backward_is_a_loss(record: Record) -> None:
+    seen = record(several_roots)
+    assert [len(t.losses) for t in seen.tapes] == [2, 2, 2]
+    assert [s.loss for s in seen.steps] == pytest.approx(seen.result, rel=1e-6)
+
+
 def test_gradients_from_the_next_piece_have_no_loss(record: Record) -> None:
     """A model that is trained in two pieces: only the second one ends in a loss."""
 

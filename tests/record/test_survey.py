@@ -42,7 +42,7 @@ class Loop:
     def __init__(self, scale: float | None = None, lr: float = 0.1) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
         enabled = scale is not None
         self.scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=enabled)
 
@@ -318,3 +318,17 @@ def test_the_default_plan_looks_at_the_extremes_of_every_step(record: Record) ->
     (outputs,) = [r for r in ranges if r.role == "output"]
     assert (outputs.amax_step, outputs.first_nonfinite) == (6, 7)
     assert 7 not in outputs.steps
+
+
+def test_a_fused_optimizer_that_looks_at_found_inf_itself_skips_too() -> None:
+    loop, watch = Loop(scale=2.0**10), recorder(lambda step: Look.FULL, tapes=True)
+    loop.optimizer = torch.optim.Adam(loop.model.parameters(), fused=True)
+    watch.start()
+    for factor in (1.0, math.inf, 1.0):
+        loop.step(factor)
+    watch.stop()
+    assert [(s.found_inf, s.skipped) for s in watch.book.steps] == [
+        (False, False),
+        (True, True),
+        (False, False),
+    ]

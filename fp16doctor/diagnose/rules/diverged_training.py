@@ -40,6 +40,9 @@ from fp16doctor.schema.usage import UsageKind
 # Uses of the scaler or the optimizer that make another update than the script means to.
 _MISUSES = (
     UsageKind.NEVER_UNSCALED,
+    UsageKind.NEVER_SCALED,
+    UsageKind.SCALED_CLIP,
+    UsageKind.SCALED_PENALTY,
     UsageKind.UNSCALED_TWICE,
     UsageKind.MIXED_SCALES,
     UsageKind.STEPPED_TWICE,

@@ -36,7 +36,7 @@ from fp16doctor.diagnose.usage_words import (
     seen_in,
 )
 from fp16doctor.schema.finding import Fault, Finding, Severity
-from fp16doctor.schema.usage import UsageFact, UsageKind
+from fp16doctor.schema.usage import CLIPPED, UsageFact, UsageKind
 
 _LEAST_BY_HAND = 256.0  # smaller constants on a loss are weights more often than loss scales
 # What weights that took updates 2^k too large lead to, in later steps and in this one's backward.
@@ -69,13 +69,19 @@ def _finding(fact: UsageFact) -> Finding:
         name="never-unscaled",
         severity=_severity(fact),
         fault=Fault.MISUSE,
-        what=f"{name} steps on gradients that are {factor} times too large",
+        what=f"{name} steps on gradients that {_state(fact, factor)}",
         cause=f"{_cause(fact)} {seen_in(fact)}",
         site=fact.site,
         evidence=scale_evidence(fact),
         reaches=("parameters",),
         advice="" if fact.by_hand else _advice(fact),
     )
+
+
+def _state(fact: UsageFact, factor: str) -> str:
+    if fact.detail == CLIPPED:
+        return f"were clipped while they are {factor} times too large"
+    return f"are {factor} times too large"
 
 
 def _severity(fact: UsageFact) -> Severity:
@@ -94,13 +100,21 @@ def _cause(fact: UsageFact) -> str:
         "Backward ran on the loss that `scaler.scale` returned, and `optimizer.step()` was called "
         "directly, so that nothing divided the gradients by the scale or looked for inf and NaN."
     )
+    if fact.detail == CLIPPED:
+        cause += (
+            " Clipping leaves its threshold of whatever is larger, so that the size of the "
+            "update tells nothing of the gradient's."
+        )
     if scale_free(fact.optimizer):
         return f"{cause} {fact.optimizer} divides by its running norm, which hides the factor."
     return cause
 
 
 def _advice(fact: UsageFact) -> str:
-    return (
+    advice = (
         f"replace `optimizer.step()`{line_of(fact.site)} by `scaler.step(optimizer)`, which "
         "unscales the gradients, followed by `scaler.update()`"
     )
+    if fact.detail == CLIPPED:
+        advice += ", and call `scaler.unscale_(optimizer)` in front of the clipping"
+    return advice

@@ -2,7 +2,8 @@
 
 What it checks:
     `scaler.unscale_` or `scaler.step` on gradients that the script divided by the scale itself,
-    or that the scaler had divided before its last update, with no fresh gradients since.
+    or that the scaler had divided before its last update, with no fresh gradients since; a
+    division by the scale in the script on gradients that `scaler.unscale_` divided.
 
 Why it matters:
     The gradients are too small by the loss scale: with 65536, an update that should be 1e-3 is
@@ -26,9 +27,9 @@ from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import number
-from fp16doctor.diagnose.usage_words import scale_evidence, scaled, seen_in
+from fp16doctor.diagnose.usage_words import line_of, scale_evidence, scaled, seen_in
 from fp16doctor.schema.finding import Fault, Finding, Severity
-from fp16doctor.schema.usage import UsageKind
+from fp16doctor.schema.usage import UsageFact, UsageKind
 
 
 @rule(code="FD406", name="unscaled-twice", needs=("recording",), explains=("FD20",))
@@ -45,14 +46,27 @@ def unscaled_twice(seen: Observations) -> Iterator[Finding]:
             fault=Fault.MISUSE,
             what=f"gradients are divided by the loss scale twice: {factor} times too small",
             cause=(
-                "They had been divided by the scale already, and the scaler divides them again. "
-                f"{seen_in(fact)}"
+                f"They had been divided by the scale already, and {_again(fact)} divides them "
+                f"again. {seen_in(fact)}"
             ),
             site=fact.site,
             evidence=scale_evidence(fact),
             reaches=("gradients",),
-            advice=(
-                "call `scaler.unscale_(optimizer)` once a step in place of the other division, "
-                "after the last backward"
-            ),
+            advice=_advice(fact),
         )
+
+
+def _advice(fact: UsageFact) -> str:
+    if fact.detail:
+        return (
+            f"remove the division{line_of(fact.site)}: `scaler.unscale_` and `scaler.step` divide"
+            " by the scale, once a step"
+        )
+    return (
+        "call `scaler.unscale_(optimizer)` once a step in place of the other division, after the "
+        "last backward"
+    )
+
+
+def _again(fact: UsageFact) -> str:
+    return "the script" if fact.detail else "the scaler"

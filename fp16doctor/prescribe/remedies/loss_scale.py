@@ -13,9 +13,9 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.hidden import named_places, place_of
 from fp16doctor.prescribe.steps import device_of, tape_has_scale
 from fp16doctor.prescribe.stored import trains_half_parameters
-from fp16doctor.prescribe.treatable import codes_of
+from fp16doctor.prescribe.treatable import codes_of, misuses_scaler
 from fp16doctor.replay.scales import scale_of
-from fp16doctor.schema.finding import Fault
+from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.prescription import (
     Prescription,
     Remedy,
@@ -47,11 +47,15 @@ with torch.no_grad():
 CODES = frozenset({"FD104", "FD201", "FD401"})
 
 
+def of_the_scale(finding: Finding) -> bool:
+    """Tell whether another loss scale may cure it; none mends how the scale is used."""
+    may = bool(codes_of(finding) & CODES) or finding.fault is Fault.LOSS_SCALE
+    return may and not misuses_scaler(finding)
+
+
 def propose(case: Case) -> Iterator[Prescription]:
     """One prescription where gradients are lost or overflow."""
-    treats = tuple(
-        i for i, f in case.demanding if codes_of(f) & CODES or f.fault is Fault.LOSS_SCALE
-    )
+    treats = tuple(i for i, f in case.demanding if of_the_scale(f))
     if not treats or case.bench is None or not case.bench.tapes:
         return
     bench = case.bench

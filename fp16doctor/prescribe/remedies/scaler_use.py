@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.intended import verify
-from fp16doctor.prescribe.treatable import SCALER_USE, codes_of, line_target
+from fp16doctor.prescribe.treatable import SCALER_USE, codes_of, line_target, misuses_scaler
 from fp16doctor.replay.scaler_use import (
     Edit,
     divided_once,
     injection_scaled,
+    losses_scaled,
+    penalty_unscaled,
+    skipped_until_finite,
     unscaled_by_step,
     unscaled_first,
     unscaled_once,
@@ -35,14 +38,16 @@ _NO_SCALER = "scaler = torch.amp.GradScaler(DEVICE, enabled=False)  # or none at
 
 def propose(case: Case) -> Iterator[Prescription]:
     """The right use for each finding of a wrong one, then the formats that need no scaler."""
-    wrong = [(i, f) for i, f in case.demanding if f.code in SCALER_USE]
+    wrong = [(i, f) for i, f in case.demanding if misuses_scaler(f)]
     if not wrong or case.bench is None:
         return
     for position, finding in wrong:
         remedy = Remedy(RemedyKind.CODE_FIX, finding.advice, target=_line(finding))
         edit = _EDITS[finding.code](finding)
         yield Prescription(remedy, (position,), verify(case.bench, edit))
-    treats = tuple(i for i, f in case.demanding if codes_of(f) & SCALER_USE)
+    # An update that is the one of fp32 is so in spite of whatever else had been wrong.
+    others = {i for i, _ in case.of_precision}
+    treats = tuple(i for i, f in case.demanding if codes_of(f) & SCALER_USE or i in others)
     for name, policy, change in FORMATS:
         yield _without(case, name, policy, change, treats)
 
@@ -84,5 +89,8 @@ _EDITS: dict[str, Callable[[Finding], Edit]] = {
     "FD405": lambda finding: unscaled_once,
     "FD406": _at_site(divided_once),
     "FD409": _at_site(injection_scaled),
+    "FD410": lambda finding: losses_scaled,
+    "FD411": lambda finding: penalty_unscaled,
+    "FD412": lambda finding: skipped_until_finite,
 }
 assert _EDITS.keys() == SCALER_USE

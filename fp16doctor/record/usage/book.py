@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 from fp16doctor.record.usage.attempts import stepped_twice
 from fp16doctor.record.usage.calls import Calls
 from fp16doctor.record.usage.gradients import follow
+from fp16doctor.record.usage.hooks import is_product
 from fp16doctor.record.usage.injections import injections
+from fp16doctor.record.usage.penalties import scaled_penalties
 from fp16doctor.record.usage.run_facts import RunFacts
 from fp16doctor.record.usage.scaling import scaler_with_bf16, without_scale
 from fp16doctor.record.usage.softmax_logs import softmax_then_log
@@ -44,6 +46,7 @@ _KINDS: tuple[Callable[[StepView], Iterator[Seen]], ...] = (
     without_scale,
     scaler_with_bf16,
     injections,
+    scaled_penalties,
     softmax_then_log,
 )
 
@@ -93,10 +96,17 @@ class UsageBook:
         self.watch.begin()
 
     def before(self, op: RawOp) -> None:
-        """Keep the line of a constant made inside backward: it may stand in a custom one."""
-        if op.where[3] is Phase.BACKWARD and op.info.name in _CONSTANTS:
-            line = self._recorder.lines.key(sys._getframe(1))
-            self._calls.lines[len(self._recorder.roll.ops)] = line
+        """Keep the line of a constant made inside backward, which may stand in a custom one.
+
+        Of a product, whether Python runs it: a hook may divide by the scale.
+        """
+        if op.where[3] is not Phase.BACKWARD:
+            return
+        lines, index = self._recorder.lines, len(self._recorder.roll.ops)
+        if op.info.name in _CONSTANTS:
+            self._calls.lines[index] = lines.key(sys._getframe(1))
+        elif is_product(op.info.name) and lines.within_backward(sys._getframe(1))[0] is not None:
+            self._calls.hooked.add(index)
 
     def written(self, op: RawOp, args: tuple[Any, ...]) -> None:
         """Keep the factor that an op is about to apply to gradients: it is read only if needed."""

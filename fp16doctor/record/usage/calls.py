@@ -48,10 +48,12 @@ class Calls:
     attempts: list[Attempt] = field(default_factory=list)
     coefficients: dict[int, Any] = field(default_factory=dict)  # op index -> 0-d factor it applies
     lines: dict[int, Lines] = field(default_factory=dict)  # op index -> line inside a backward
+    hooked: set[int] = field(default_factory=set)  # products in hooks and backwards in Python
 
     def clear(self) -> None:
         """Open a new step."""
         self.scaled, self.attempts, self.coefficients, self.lines = [], [], {}, {}
+        self.hooked = set()
 
     def inside_attempt(self, index: int) -> bool:
         """Whether op ``index`` ran inside a step of an optimizer or scaler."""

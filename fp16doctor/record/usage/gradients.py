@@ -7,64 +7,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.record.usage.calls import Attempt
+from fp16doctor.record.usage.copies import Copies
+from fp16doctor.record.usage.factors import LEAST_TWICE, Factors, is_ratio, plain_number
+from fp16doctor.record.usage.gradient_states import GradientStates, Touch
+from fp16doctor.record.usage.hooks import divided_inside
 from fp16doctor.record.usage.resets import Resets, came_in_as_zero
 from fp16doctor.record.usage.step_view import (
     UNSCALE,
     Backward,
-    Scaling,
     Seen,
     StepView,
     base_of,
     number_factor,
 )
 from fp16doctor.schema.location import Phase
-from fp16doctor.schema.usage import UsageKind
+from fp16doctor.schema.usage import BESIDE_SCALED, CLIPPED, UsageKind
 
 _NORMS = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
 _CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "clip"})
 _PRODUCTS = frozenset({"mul", "div"})
 _READ_BACK = frozenset({"aten._local_scalar_dense.default", "aten.is_nonzero.default"})
-
-
-@dataclass(slots=True)
-class Touch:
-    """Something done to gradients that carried a scale."""
-
-    kind: UsageKind
-    op: RawOp
-    index: int
-    gradients: set[int]
-    limit: float | None = None
-    factor: float | None = None  # the constant it multiplied by
-
-
-@dataclass(slots=True)
-class GradientStates:
-    """The state of every gradient of the step, by storage."""
-
-    scaled: dict[int, Scaling] = field(default_factory=dict)
-    divided: set[int] = field(default_factory=set)  # by the scale, by hand
-    unscaled: set[int] = field(default_factory=set)  # by GradScaler, and not started afresh since
-    clipped: set[int] = field(default_factory=set)  # while scaled
-    derived: set[int] = field(default_factory=set)  # computed from scaled gradients
-    mixed: dict[int, Seen] = field(default_factory=dict)  # sums of two scales that nothing used yet
-    limits: dict[int, float] = field(default_factory=dict)  # derived -> constant it was made with
-    touches: list[Touch] = field(default_factory=list)
-    read_back: bool = False  # a number derived from scaled gradients went to Python
-
-    def forget(self, numbers: set[int]) -> None:
-        """These gradients start afresh."""
-        for number in numbers:
-            self.scaled.pop(number, None)
-            self.mixed.pop(number, None)
-        for kept in (self.divided, self.unscaled, self.clipped):
-            kept -= numbers
 
 
 def follow(view: StepView, unscaled: set[int], mixed: dict[int, Seen]) -> Iterator[Seen]:
@@ -79,9 +46,13 @@ def follow(view: StepView, unscaled: set[int], mixed: dict[int, Seen]) -> Iterat
 class _Walk:
     def __init__(self, view: StepView, states: GradientStates) -> None:
         self._view, self._now = view, states
-        self._gradients = set(view.marks.gradients)
+        taken = (n for attempt in view.calls.attempts for n in attempt.gradients)
+        self._gradients = {*view.marks.gradients, *taken}
         self._resets = Resets(view.roll, view.marks.gradients)
+        self._copies, self._factors = Copies(self._gradients), Factors(view)
         self._inherited = set(states.unscaled)  # in an earlier step
+        self._checked: set[int] = set()  # by the scaler, in this step
+        self._again_at: set[Any] = set()  # lines that divide a second time
 
     def run(self) -> Iterator[Seen]:
         backwards, attempts = list(self._view.backwards), list(self._view.calls.attempts)
@@ -111,10 +82,17 @@ class _Walk:
         mixed = {n: s for n, s in now.mixed.items() if n in added}  # more is added to these
         if backward.scaling.kind in ("scaler", "hand"):
             mixed.update(self._mixed(backward, added))
+        plain = {n: i for n, i in now.plain.items() if n in added}  # stays a part of the sum
+        carried = {n: s for n, s in now.scaled.items() if n in added and n not in now.divided}
         now.forget(touched)
         now.mixed.update(mixed)
-        if backward.scaling.kind != "none":
+        now.plain.update(plain)
+        if backward.scaling.kind == "none" and backward.seed is not None:
+            now.plain.update(dict.fromkeys(touched, backward.seed))
+            now.scaled.update(carried)
+        else:
             now.scaled.update(dict.fromkeys(touched, backward.scaling))
+            now.divided |= touched & divided_inside(self._view, backward)
 
     def _mixed(self, backward: Backward, added: dict[int, int]) -> dict[int, Seen]:
         """Gradients that were unscaled, and that scaled ones were added to."""
@@ -146,9 +124,17 @@ class _Walk:
         written = set(op.written) & self._gradients
         if now.mixed and not self._view.roll.params.keys().isdisjoint(op.written):
             yield from self._used(reads_of(op))  # an update by hand
-        if not now.scaled or self._view.calls.inside_attempt(index):
+        if self._view.calls.inside_attempt(index):
             return
+        for made in self._copies.of(op):
+            now.inherit(made.new, made.old)
+            if made.factor != 1:
+                yield from self._again(index, op, {made.new}, made.factor)
+                yield from self._product(index, op, {made.new}, made.factor)
         reads = reads_of(op)
+        again = written & (now.unscaled | now.divided)
+        if again and base_of(op) in _PRODUCTS:
+            yield from self._again(index, op, again, self._factors.of(index, op))
         mine = reads & now.scaled.keys() - now.divided
         if mine & written:
             yield from self._write(index, op, mine & written)
@@ -164,20 +150,28 @@ class _Walk:
         now.derived |= made
         if mine and base_of(op) in _NORMS:
             now.touches.append(Touch(UsageKind.SCALED_NORM, op, index, mine))
-        value = _plain_number(op)
+        value = plain_number(op)
         known = [now.limits[n] for n in reads if n in now.limits]
         if base_of(op) in _PRODUCTS and value is not None:
             known = [value]
         now.limits.update(dict.fromkeys(made, known[0]) if known else {})
 
     def _write(self, index: int, op: RawOp, mine: set[int]) -> Iterator[Seen]:
-        now, base = self._now, base_of(op)
-        factor = number_factor(op)
+        base = base_of(op)
         if base in _CLAMPS:
-            self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, _plain_number(op)))
-        elif base not in _PRODUCTS:
+            self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, plain_number(op)))
+        elif base in _PRODUCTS:
+            yield from self._product(index, op, mine, number_factor(op))
+
+    def _product(
+        self, index: int, op: RawOp, gradients: set[int], factor: float | None
+    ) -> Iterator[Seen]:
+        """``gradients`` were multiplied by ``factor``, None where a tensor holds it."""
+        now = self._now
+        mine = gradients & now.scaled.keys() - now.divided
+        if not mine:
             return
-        elif factor is not None:
+        if factor is not None:
             yield from self._constant_factor(index, op, mine, factor)
         elif reads_of(op) & now.derived:
             limit = next((now.limits[n] for n in reads_of(op) if n in now.limits), None)
@@ -201,8 +195,23 @@ class _Walk:
             # Nearer to the scale than to 1: the scale and an average in one number.
             yield from self._confirm(mine)
             now.forget(mine)
-        elif now.read_back and not _is_ratio(factor):
+        elif now.read_back and not is_ratio(factor):
             self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, factor=abs(factor)))
+
+    def _again(
+        self, index: int, op: RawOp, gradients: set[int], factor: float | None
+    ) -> Iterator[Seen]:
+        """Tell of a division by the scale where the scale was divided out before."""
+        now = self._now
+        if factor is None or gradients.isdisjoint(now.unscaled | now.divided):
+            return
+        if op.where[:2] in self._again_at:  # one parameter after the other
+            return
+        scale = self._scale_of(gradients) or self._view.scale()
+        if scale is not None and scale >= LEAST_TWICE and abs(factor * scale - 1) < 1e-3:
+            self._again_at.add(op.where[:2])
+            facts = {"detail": base_of(op), "loss_scale": scale}
+            yield self._seen(UsageKind.UNSCALED_TWICE, index, Phase.OPTIMIZER, **facts)
 
     def _clip(self, touch: Touch) -> None:
         self._now.touches.append(touch)
@@ -217,8 +226,22 @@ class _Walk:
         if known:
             yield self._seen(UsageKind.UNSCALED_TWICE, index, Phase.OPTIMIZER)
         yield from self._confirm(gradients)
+        yield from self._never_scaled(index, gradients)
         now.forget(gradients)
         now.unscaled |= gradients
+        if not self._view.calls.inside_attempt(index):
+            self._checked |= gradients
+
+    def _never_scaled(self, index: int, gradients: set[int]) -> Iterator[Seen]:
+        """Tell of a backward whose loss did not carry the scale that is divided out now."""
+        now, scale = self._now, self._view.scale()
+        plain = {n: now.plain[n] for n in gradients if n in now.plain}
+        if not plain or scale is None or scale < LEAST_TWICE:
+            return
+        optimizer = next((a.name for a in self._view.calls.attempts if a.last > index), "")
+        beside = BESIDE_SCALED if now.scaled.keys() & plain.keys() else ""
+        facts = {"optimizer": optimizer, "loss_scale": scale, "detail": beside}
+        yield self._seen(UsageKind.NEVER_SCALED, min(plain.values()), Phase.BACKWARD, **facts)
 
     def _confirm(self, gradients: set[int]) -> Iterator[Seen]:
         """The scale leaves these gradients now: what was done to them before was done too early."""
@@ -240,23 +263,23 @@ class _Walk:
         if not attempt.closure:  # a closure may set them to zero first
             yield from self._used(attempt.gradients)
         if attempt.by_scaler or attempt.closure:
+            self._checked -= set(attempt.gradients)
             return
         now = self._now
+        if attempt.gradients and self._checked.issuperset(attempt.gradients):
+            yield self._at(attempt, UsageKind.UNCHECKED_STEP, loss_scale=self._view.scale())
         mine = [n for n in attempt.gradients if n in now.scaled]
         raw = [n for n in mine if n not in now.divided and now.scaled[n].kind != "unknown"]
         if not raw or len(raw) < len(mine) or len(raw) * 2 < len(attempt.gradients):
             return
+        facts = self._scale_facts(set(raw))
         if now.clipped & set(raw):
-            yield from self._confirm(set(raw))
-            return
-        facts = {"optimizer": attempt.name, **self._scale_facts(set(raw))}
-        yield Seen(
-            UsageKind.NEVER_UNSCALED,
-            attempt.where,
-            attempt.first,
-            Phase.OPTIMIZER,
-            facts=facts,
-        )
+            facts["detail"] = CLIPPED
+        yield self._at(attempt, UsageKind.NEVER_UNSCALED, **facts)
+
+    def _at(self, attempt: Attempt, kind: UsageKind, **facts: Any) -> Seen:
+        facts["optimizer"] = attempt.name
+        return Seen(kind, attempt.where, attempt.first, Phase.OPTIMIZER, facts=facts)
 
     # -- common ----------------------------------------------------------------------------------
 
@@ -274,16 +297,3 @@ class _Walk:
         op = self._view.ops[index]
         facts.setdefault("loss_scale", self._view.scale())
         return Seen(kind, op.where, index, phase, op.info.name, facts)
-
-
-def _plain_number(op: RawOp) -> float | None:
-    """The Python number among an op's arguments, as clamp and products have it."""
-    plain = [a for a in (*op.args[1:], *op.kwargs.values()) if type(a) in (int, float)]
-    return max(map(abs, map(float, plain))) if plain else None
-
-
-def _is_ratio(factor: float) -> bool:
-    """Tell n and 1/n for a whole number n: an average over micro-batches, ranks or a batch."""
-    size = abs(factor)
-    whole = size if size >= 1 else 1 / size
-    return abs(whole - round(whole)) < 1e-6 * whole

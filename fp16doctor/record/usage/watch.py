@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -122,7 +122,10 @@ class CallWatch:
             self._end(attempt)
 
     def _begin(self, optimizer: Any, *, by_scaler: bool, closure: bool) -> Attempt:
-        index = len(self._recorder.roll.ops)
+        recorder = self._recorder
+        if not recorder.truncated:
+            recorder.book.taken(recorder, _parameters(optimizer))
+        index = len(recorder.roll.ops)
         attempt = Attempt(
             first=index,
             last=sys.maxsize,
@@ -143,8 +146,7 @@ class CallWatch:
             del self._open[self._open.index(attempt) :]
 
     def _gradients(self, optimizer: Any) -> tuple[int, ...]:
-        groups = getattr(optimizer, "param_groups", ())
-        grads = (p.grad for g in groups for p in g.get("params", ()) if isinstance(p, Tensor))
+        grads = (p.grad for p in _parameters(optimizer))
         return tuple(n for g in grads if g is not None and (n := self._number(g)) is not None)
 
     # -- what torch switches off -----------------------------------------------------------------
@@ -187,3 +189,8 @@ class CallWatch:
     def _where(self) -> Where:
         source, caller = self._recorder.lines.key(sys._getframe(1))
         return source, caller, None, Phase.OPTIMIZER
+
+
+def _parameters(optimizer: Any) -> Iterator[Tensor]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from (p for p in group.get("params", ()) if isinstance(p, Tensor))
