@@ -30,6 +30,7 @@ from fp16doctor.apply.sharded import sharded_around
 from fp16doctor.apply.values import HALF, to_fp32
 from fp16doctor.errors import ApplyError
 from fp16doctor.schema.policy import in_module
+from fp16doctor.schema.wrappers import plain_names
 
 Module = TypeVar("Module", bound=nn.Module)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -114,7 +115,8 @@ def keep_fp32(
 
     Args:
         target: A model, a function, or nothing.
-        patterns: Names of modules as in ``model.named_modules()``; * and ? stand for any text.
+        patterns: Names of modules as in ``model.named_modules()``, with or without what DDP or
+            ``torch.compile`` puts between; * and ? stand for any text.
         outputs: Format of the floating results of kept modules; None leaves them in fp32.
 
     Raises:
@@ -143,12 +145,13 @@ def covered(model: nn.Module, pattern: str) -> Iterator[nn.Module]:
 def _covered(model: nn.Module, pattern: str) -> Iterator[tuple[str, nn.Module]]:
     """A ModuleList is named, and what it holds is called."""
     above: list[str] = []
+    plain_name = plain_names(model.named_modules())
     for name, module in model.named_modules():
-        plain = ".".join(part for part in name.split(".") if part != "_orig_mod")
-        if any(plain.startswith(a + ".") for a in above):
+        if any(name.startswith(a + ".") for a in above):
             continue
-        if name and in_module(pattern, plain) and not isinstance(module, _CONTAINERS):
-            above.append(plain)
+        named = in_module(pattern, plain_name(name)) or in_module(pattern, name)
+        if name and named and not isinstance(module, _CONTAINERS):
+            above.append(name)
             yield name, module
 
 

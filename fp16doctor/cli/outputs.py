@@ -101,6 +101,19 @@ def _beside(other: str | None, suffix: str) -> str:
     return stem + suffix if extension != suffix else other + suffix
 
 
+def for_rank(output: Output, rank: int) -> Output:
+    """The file of one of several training processes: ``page.rank1.html``; rank 0 has the plain one.
+
+    Where rank 0 writes to stdout, the others write nothing there.
+    """
+    if not rank:
+        return output
+    if output.path is None:
+        return Output(os.devnull, os.devnull)
+    stem, suffix = os.path.splitext(output.shown)
+    return named(f"{stem}.rank{rank}{suffix}")
+
+
 def choose_bundle(name: str | None, *others: Output) -> Output | None:
     """The file of ``--save-bundle``, None where none is asked for.
 

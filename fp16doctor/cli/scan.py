@@ -129,31 +129,58 @@ def scan(
     SCRIPT is run as Python would run it, with ARGS. The report is written when it ends, however
     it ends.
     """
-    from fp16doctor.cli.outputs import choose, choose_bundle
+    from fp16doctor.cli.outputs import choose, choose_bundle, for_rank
     from fp16doctor.cli.request import Request
     from fp16doctor.cli.scanning import run_scan
     from fp16doctor.cli.voice import Voice
+    from fp16doctor.record.ranks import launched_as
     from fp16doctor.record.script import Target
 
     _check(command, steps, quiet=quiet, verbose=verbose)
+    _refuse_launcher(command, is_module=is_module)
     page, json_file = choose(output, document, _stem(command[0], is_module=is_module))
+    bundle = choose_bundle(save_bundle, page, json_file)
+    rank, ranks = launched_as()
+    if confirm and ranks > 1:
+        raise UsageError(
+            f"--confirm runs the script again by itself, and {ranks} processes were started to"
+            " train together; leave it out, or scan the script with one process",
+            "confirm-in-ranks",
+        )
     request = Request(
         target=Target(command[0], is_module, command[1:]),
-        page=page,
-        document=json_file,
+        page=for_rank(page, rank),
+        document=for_rank(json_file, rank),
         steps=steps,
         sources=not no_source,
         budget_s=budget,
         tolerance=tolerance,
         device=device,
         fail_on=fail_on,
-        bundle=choose_bundle(save_bundle, page, json_file),
+        bundle=bundle and for_rank(bundle, rank),
         confirm=confirm,
         style=style,
         form=form,
     )
     stdout_taken(form, *request.outputs)
-    return run_scan(request, Voice(quiet=quiet, verbose=verbose, progress=progress))
+    speaker = f"rank {rank} of {ranks}" if rank else ""
+    voice = Voice(
+        quiet=quiet or rank > 0, verbose=verbose, progress=progress and not rank, speaker=speaker
+    )
+    return run_scan(request, voice)
+
+
+# Modules that start the script in processes of their own.
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+
+
+def _refuse_launcher(command: tuple[str, ...], *, is_module: bool) -> None:
+    if is_module and command[0] in _LAUNCHERS:
+        raise UsageError(
+            f"{command[0]} starts the script in other processes, which a scan does not see; put"
+            " fp16doctor behind it: `torchrun --nproc-per-node N -m fp16doctor scan train.py`",
+            "launcher",
+        )
 
 
 def _check(command: tuple[str, ...], steps: int | None, *, quiet: bool, verbose: bool) -> None:

@@ -15,11 +15,8 @@ from fp16doctor.cli.voice import Voice
 if TYPE_CHECKING:
     from fp16doctor.schema.diagnosis import Diagnosis
 
-_UNTRAINED = (
-    "no-steps",
-    "other-thread",
-    "recorder-stopped",
-)  # what a report of a run without steps says of it
+# What a report of a run without steps says of it.
+_UNTRAINED = ("no-steps", "other-thread", "other-processes", "recorder-stopped")
 
 
 def told(diagnosis: Diagnosis, request: Request, voice: Voice, *, outputs_written: bool) -> str:

@@ -19,14 +19,21 @@ class Voice:
     """Writes to the stderr of the start, even when the script has replaced ``sys.stderr``."""
 
     def __init__(
-        self, *, quiet: bool = False, verbose: bool = False, progress: bool = False
+        self,
+        *,
+        quiet: bool = False,
+        verbose: bool = False,
+        progress: bool = False,
+        speaker: str = "",
     ) -> None:
+        """``speaker`` tells one of several processes that share a terminal."""
         self._stream: TextIO = sys.stderr
         self.quiet = quiet
         self.verbose = verbose
         self.progress = ProgressLine(
             self._stream, asked=progress, wanted=progress or not quiet, width=self.width
         )
+        self._name = f"fp16doctor, {speaker}" if speaker else "fp16doctor"
 
     def say(self, text: str) -> None:
         """Write ``text``, unless fp16doctor was asked to be quiet."""
@@ -35,7 +42,7 @@ class Voice:
 
     def warn(self, text: str) -> None:
         """Write one line that is said under -q as well."""
-        self._write(f"fp16doctor: {text}")
+        self._write(f"{self._name}: {text}")
 
     def fault(self, what: str, error: BaseException, *, kept: str = "") -> None:
         """Say that fp16doctor itself failed, and what is there all the same.

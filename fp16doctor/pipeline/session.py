@@ -35,7 +35,7 @@ from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
-from fp16doctor.record.simulation import NEVER, Simulation
+from fp16doctor.record.simulation import OFF, Simulation
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.survey import SurveyPlan
 from fp16doctor.schema.bundle import Bundle
@@ -67,7 +67,7 @@ class ScanOptions:
     wants_tape: Callable[[int, Trouble], bool] | None = None
     before_step: Callable[[], None] | None = None  # may raise into the script
     progress: Callable[[str], None] | None = None  # told what is being done; "" where it is over
-    simulate: str = NEVER  # when a CUDA device is simulated (``record.simulation``)
+    simulate: str = OFF  # when a CUDA device is simulated (``record.simulation``)
     start: ScanStart | None = None  # how the command line started it
 
 

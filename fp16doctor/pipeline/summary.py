@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from fp16doctor.formats.number_format import get_format
+from fp16doctor.record import ranks
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.schema.diagnosis import FidelitySummary, FormatLimits, ReplaySummary
 from fp16doctor.schema.recording import Caution, Outcome, RunInfo
@@ -41,6 +42,8 @@ def run_info(
         started=times[0],
         duration_s=times[1],
         examination_s=times[2],
+        rank=recorder.book.ranks[0],
+        world_size=recorder.book.ranks[1],
         ops_by_dtype=tuple(
             (str(d).removeprefix("torch."), n) for d, n in sorted(counts.items(), key=str)
         ),
@@ -60,13 +63,24 @@ def _as_asked(autocast: str, simulated: str) -> str:
 def warnings(recorder: Recorder) -> tuple[Caution, ...]:
     """Return what could not be observed."""
     found = [*recorder.simulation.cautions(), *recorder.cautions.values()]
+    found += ranks.cautions(recorder.book.ranks)
     elsewhere = _elsewhere(recorder)
     if elsewhere:
         why = f"{elsewhere} ran in another thread, which was not watched"
         found.append(Caution("other-thread", why))
     elif not recorder.book.steps and "recorder-stopped" not in recorder.cautions:
-        found.append(Caution("no-steps", "no optimizer step was seen"))
+        found.append(_no_steps(recorder.book.children))
     return tuple(found)
+
+
+def _no_steps(children: int) -> Caution:
+    if not children:
+        return Caution("no-steps", "no optimizer step was seen")
+    started = f"{children} process{'es' * (children > 1)} that it started"
+    return Caution(
+        "other-processes",
+        f"the script took no step itself; {started} {'is' if children == 1 else 'are'} not watched",
+    )
 
 
 def _elsewhere(recorder: Recorder) -> str:

@@ -20,6 +20,7 @@ from fp16doctor.schema.location import Phase, SourceLine
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
+_UNWRAPPED = "# model: as it is before DistributedDataParallel or FSDP wraps it\n"
 _BLOCK = """
 class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its inputs in fp32
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -57,6 +58,8 @@ def pasted(
     blocks = any(_WITH in text for text in others)
     parts = [modules_in_fp32(names, rules, known, nests=blocks)] if names else []
     parts += [NESTED_TO] if blocks and not names else []
+    wrapped = tape is not None and any(c.op.startswith("c10d.") for c in tape.ops)
+    parts[:0] = [_UNWRAPPED] if names and wrapped else []
     parts += [_BLOCK] if blocks else []
     casts = [f"# {c}" for c in _casts(targets, tape, outputs)]
     code = "".join(parts).rstrip("\n")

@@ -1,7 +1,7 @@
-"""Other ways to write a cure: with fp16doctor, and in the words of Hugging Face and FSDP.
+"""Other ways to write a cure: with fp16doctor, and in the words of Hugging Face, Lightning, FSDP.
 
-A keep-list that is all modules, and another format. ``keep_fp32`` does what was tried; Hugging
-Face's list stores weights and no more, which the text says.
+A keep-list that is all modules, another format, fp32 master weights. ``keep_fp32`` does what was
+tried; Hugging Face's list stores weights and no more, which the text says.
 
 Must not know how a cure is found or tried.
 """
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fp16doctor.prescribe.remedies.storage import PARAMETERS
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
 FP16DOCTOR, HUGGING_FACE, FSDP = "fp16doctor", "Hugging Face transformers", "FSDP"
+ACCELERATE, LIGHTNING = "Hugging Face accelerate", "Lightning"
 
 _KEEP = "import fp16doctor\n\nfp16doctor.keep_fp32(model, {}{})"
 _FSDP_KEEP = """\
@@ -30,6 +32,8 @@ _keep_in_fp32_modules = {0}  # for dtype=torch.float16
 _keep_in_fp32_modules_strict = {0}  # for dtype=torch.bfloat16 too
 # from_pretrained stores their weights in fp32 and no more: their inputs need .float() as well"""
 _ARGUMENTS = "TrainingArguments(fp16=False, bf16={})"
+_ACCELERATOR, _TRAINER = 'Accelerator(mixed_precision="{}")', 'Trainer(precision="{}")'
+_MASTER_WEIGHTS = "TrainingArguments(bf16=True)  # and the model in torch.float32"
 _POLICY = (
     "MixedPrecisionPolicy(param_dtype=torch.{}, reduce_dtype=torch.float32)  # of each fully_shard"
 )
@@ -49,7 +53,15 @@ def forms_of(remedy: Remedy) -> dict[str, str]:
         wide = remedy.value == "fp32"
         return {
             HUGGING_FACE: _ARGUMENTS.format(not wide),
+            ACCELERATE: _ACCELERATOR.format("no" if wide else "bf16"),
+            LIGHTNING: _TRAINER.format("32-true" if wide else "bf16-mixed"),
             FSDP: _POLICY.format("float32" if wide else "bfloat16"),
+        }
+    if remedy.kind is RemedyKind.STORAGE and remedy.title == PARAMETERS[0]:
+        return {
+            HUGGING_FACE: _MASTER_WEIGHTS,
+            ACCELERATE: _ACCELERATOR.format("bf16"),
+            LIGHTNING: _TRAINER.format("bf16-mixed"),
         }
     return {}
 

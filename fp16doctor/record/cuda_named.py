@@ -1,10 +1,11 @@
-"""Whether a script's files spell out a CUDA device, read as text before it runs.
+"""Whether a script asks for a CUDA device, or a framework for fp16, read as text before it runs.
 
 Must not know what follows from it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,24 @@ from pathlib import Path
 WORD = "cuda"
 MOST_FILES = 200  # of the script's folder and the packages in it that are read
 MOST_BYTES = 1_000_000  # of each
+
+
+# fp16 as Trainer, Accelerator and Lightning are asked for it: they have it on a GPU only.
+_FP16_WANTED = re.compile(
+    r"""\b(?:--)?fp16(?:\s*=\s*True\b|\Z)|\bmixed_precision\s*=\s*["']?fp16\b|\b16-(?:mixed|true)\b"""
+    r"""|\bprecision\s*=\s*["']?16\b|\baccelerator\s*=\s*["'](?:gpu|cuda)\b"""
+)
+_FRAMEWORK = re.compile(r"\b(?:transformers|accelerate|lightning|pytorch_lightning)\b")
+
+
+def fp16_wanted(source: str | bytes | None, argv: tuple[str, ...]) -> bool:
+    """Tell whether a script, or its arguments, ask a framework for fp16 or for a GPU.
+
+    A framework that finds no GPU trains in another format, or refuses.
+    """
+    text = source.decode(errors="replace") if isinstance(source, bytes) else source or ""
+    words = (*(w.lstrip("-") for w in argv), text)
+    return bool(_FRAMEWORK.search(text)) and any(map(_FP16_WANTED.search, words))
 
 
 def cuda_named(source: str | bytes | None, argv: tuple[str, ...], folder: str) -> bool:

@@ -22,7 +22,11 @@ from torch.nn.modules.module import (
 
 from fp16doctor.record import own
 from fp16doctor.record.call_forms import CallForms
+from fp16doctor.record.compiled import is_compiled_graph
+from fp16doctor.record.owner import name_in_owner
+from fp16doctor.record.shards import address_of, note_address
 from fp16doctor.record.threads import WatchedThread
+from fp16doctor.schema.wrappers import plain_names
 
 _CALL = nn.Module._call_impl.__code__
 
@@ -61,6 +65,7 @@ class ModulePaths:
         self._on_root, self._on_output, self._guarded = on_root, on_output, guarded
         self._pinned: set[int] = set()  # roots that the script has named itself
         self._roots: dict[int, weakref.ref[nn.Module]] = {}
+        self._owners: dict[int, str] = {}  # what the names below a root begin with
         self._names: dict[int, _Known] = {}
         self._handles: list[Any] = []
         self._thread = WatchedThread()
@@ -131,13 +136,14 @@ class ModulePaths:
         table: dict[int, tuple[str, bool, bool]] = {}
         taken: set[str] = set()
         for number, root in enumerate(self.roots()):
+            plain = self._names_below(root)
             tensors: list[tuple[str, Tensor, bool, bool]] = [
-                (_plain(n), p, p.requires_grad, False) for n, p in root.named_parameters()
+                (plain(n), p, p.requires_grad, False) for n, p in root.named_parameters()
             ]
-            tensors += [(_plain(n), b, False, True) for n, b in root.named_buffers()]
+            tensors += [(plain(n), b, False, True) for n, b in root.named_buffers()]
             for name, tensor, trains, buffer in tensors:
                 unique = name if name not in taken else f"{type(root).__name__}#{number}.{name}"
-                if _note(table, unique, tensor, trains, buffer=buffer):
+                if note_address(table, unique, tensor, trains, buffer=buffer):
                     taken.add(unique)
         return table
 
@@ -145,11 +151,12 @@ class ModulePaths:
         """Return storage address -> FQNs of a parameter behind its first, where it has several."""
         table: dict[int, tuple[str, ...]] = {}
         for root in self.roots():
+            plain = self._names_below(root)
             first = {id(p): n for n, p in root.named_parameters()}
             for name, parameter in root.named_parameters(remove_duplicate=False):
-                key = _address(parameter)
+                key = address_of(parameter)
                 if key is not None and first[id(parameter)] != name:
-                    table[key] = (*table.get(key, ()), _plain(name))
+                    table[key] = (*table.get(key, ()), plain(name))
         return table
 
     # -- hooks -----------------------------------------------------------------------------------
@@ -192,7 +199,9 @@ class ModulePaths:
 
     def _entry(self, module: nn.Module) -> ModuleEntry:
         known = self._find(module)
-        loss = self.stack[-1].is_loss if self.stack else self._is_loss(known.root() or module)
+        root = known.root()  # a module without children is false where it counts them
+        root = module if root is None else root
+        loss = self.stack[-1].is_loss if self.stack else self._is_loss(root)
         entry = known.entries.get(loss)
         if entry is None:
             entry = known.entries[loss] = ModuleEntry(known.path, type(module).__name__, loss)
@@ -219,12 +228,18 @@ class ModulePaths:
             self._pinned.discard(number)
 
         self._roots[number] = ref = weakref.ref(root, forget)
+        self._owners[number] = "" if number in self._pinned else name_in_owner(root)
         self._learn(root, ref)
         return self._names[number]
 
     def _learn(self, root: nn.Module, ref: weakref.ref[nn.Module]) -> None:
+        plain = self._names_below(root)
         for name, module in root.named_modules():
-            self._name(module, _plain(name), ref)
+            self._name(module, plain(name), ref)
+
+    def _names_below(self, root: nn.Module) -> Callable[[str], str]:
+        plain, owner = plain_names(root.named_modules()), self._owners.get(id(root), "")
+        return (lambda name: _join(owner, plain(name)).rstrip(".")) if owner else plain
 
     def _name(self, module: nn.Module, path: str, root: weakref.ref[nn.Module]) -> _Known:
         number, known = id(module), self._known(module)
@@ -257,8 +272,12 @@ class ModulePaths:
         return self._known(module)
 
     def _unnamed(self, module: nn.Module) -> _Known:
-        """Name a module that is part of no other, made on the fly: by its class."""
-        path = _join(self.stack[-1].path, type(module).__name__)
+        """Name a module that is part of no other, made on the fly: by its class.
+
+        What ``torch.compile`` made of a module goes by that module's name.
+        """
+        above = self.stack[-1].path
+        path = above if is_compiled_graph(module) else _join(above, type(module).__name__)
         return _Known(weakref.ref(module), path, weakref.ref(module))
 
     def _is_loss(self, root: nn.Module) -> bool:
@@ -269,28 +288,5 @@ class ModulePaths:
         )
 
 
-def _plain(name: str) -> str:
-    """Return a name without what ``torch.compile`` puts between."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
-
-
 def _join(parent: str, name: str) -> str:
     return f"{parent}.{name}" if parent else name
-
-
-def _address(t: Tensor) -> int | None:
-    try:
-        return int(t.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError, ValueError):  # sparse, uninitialised, wrapped
-        return None
-
-
-def _note(
-    table: dict[int, tuple[str, bool, bool]], name: str, t: Tensor, trains: bool, *, buffer: bool
-) -> bool:
-    """Enter one tensor; False if its storage is known already, or it has none."""
-    key = _address(t)
-    if key is None or key in table:
-        return False
-    table[key] = (name, trains, buffer)
-    return True

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fp16doctor.record.op_info import OpInfo
+from fp16doctor.record.ranks import ALONE, joined
 from fp16doctor.record.roll import RawOp, Roll, numbers
 from fp16doctor.record.whereabouts import Where
 
@@ -32,6 +33,8 @@ def begin(
             roll.overwritten(tensor)
     refs = [roll.read(a) if isinstance(a, Tensor) else _encode(roll, a) for a in args]
     named = {k: _encode(roll, v) for k, v in kwargs.items()} if kwargs else kwargs
+    if info.opaque and info.name.startswith("c10d."):
+        named = {**named, "ranks": (joined() or ALONE)[1]}  # the group itself cannot be kept
     op = RawOp(info, refs, named, where)
     if info.writes:
         op.written = tuple(dict.fromkeys(numbers(_written(info, refs, named))))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fp16doctor.record import own
 from fp16doctor.record.bounds import COPY_CAP, Bounds
-from fp16doctor.record.compiled import compiled_frames
+from fp16doctor.record.compiled import WITHOUT, compiled_frames
 from fp16doctor.record.fork import leave_when_forked
 from fp16doctor.record.loss_watch import LossWatch
 from fp16doctor.record.module_paths import ModulePaths
@@ -122,7 +122,7 @@ class Recorder:
         if n > 0:
             self.caution(
                 "compiled-regions",
-                f"torch.compile compiled {n} functions; fused code in them is not seen",
+                f"torch.compile compiled {n} functions; fused code in them is not seen; {WITHOUT}",
             )
 
     def leave(self) -> None:

@@ -1,10 +1,11 @@
-"""A run on a simulated CUDA device: when it is one, and what the report says of it.
+"""A run on a simulated CUDA device or apex: when it is one, and what the report says of it.
 
 Must not know how it is simulated (``simulate``).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fp16doctor.formats.number_format import get_format
-from fp16doctor.record.cuda_named import cuda_named
+from fp16doctor.record.cuda_named import cuda_named, fp16_wanted
 from fp16doctor.schema.recording import Caution
 from fp16doctor.schema.tape import Tape
+from fp16doctor.simulate.apex_import import ApexImport
 from fp16doctor.simulate.cuda_autocast import CudaAutocast
 from fp16doctor.simulate.cuda_device import CudaDevice
+from fp16doctor.simulate.devices import asked_by_compiler
 from fp16doctor.simulate.half_arithmetic import HalfArithmetic
 from fp16doctor.simulate.partial_sums import PartialSums
 from fp16doctor.simulate.replacing import Replacing
@@ -24,7 +27,9 @@ from fp16doctor.simulate.replacing import Replacing
 if TYPE_CHECKING:
     from fp16doctor.record.script import PreparedScript
 
-NEVER, UNNAMED, PREPARED, AT_ONCE = "never", "unnamed", "prepared", "at once"
+# What a device is simulated for; OFF: nor does anything stand in for a package that is not there.
+OFF, NEVER, UNNAMED, PREPARED, AT_ONCE = "off", "never", "unnamed", "prepared", "at once"
+WANTED = "wanted"  # prepared, and a framework is asked for what it has on a GPU only
 
 
 def simulation_for(device: str, script: PreparedScript) -> str:
@@ -37,6 +42,8 @@ def simulation_for(device: str, script: PreparedScript) -> str:
         return NEVER
     if device == "cuda":
         return AT_ONCE
+    if fp16_wanted(script.source, script.target.argv):
+        return WANTED
     folder = "" if script.located is None else script.located.folder
     named = cuda_named(script.source, script.target.argv, folder)
     return PREPARED if named else UNNAMED
@@ -50,10 +57,17 @@ def _cuda_is_there() -> bool:
     return count > 0 if count >= 0 else torch.cuda.is_available()
 
 
+_APEX = (
+    "apex is not installed, and without fp16doctor the script ends at its import: the documented "
+    "behaviour of its opt levels (asked for: {}) ran on torch.autocast and torch.amp.GradScaler; "
+    "cures are told for torch.amp, in which `fp16doctor lint` shows the same recipe (FD726)"
+)
+
+
 class Simulation:
     """``device`` is "cuda" once the script has asked for a device that is simulated."""
 
-    def __init__(self, when: str = NEVER) -> None:
+    def __init__(self, when: str = OFF) -> None:
         self._when = when
         self.device = ""
         self.missed = False  # a device was asked for that nothing was prepared for
@@ -61,14 +75,17 @@ class Simulation:
         self._cuda: CudaDevice | None = None
         self._lists: CudaAutocast | None = None
         self._names = Replacing()
+        self._apex = ApexImport()
         self._on_request: Callable[[], None] = lambda: None
 
     def start(self, on_request: Callable[[], None]) -> None:
         """Be ready for the script; ``on_request`` is called at its first request."""
         self._on_request = on_request
+        if self._when != OFF:
+            self._apex.start()
         if self._when == UNNAMED:
             self._names.put(torch.cuda, "_lazy_init", self._noting(torch.cuda._lazy_init))
-        elif self._when != NEVER:
+        elif self._when not in (OFF, NEVER):
             self._cuda = CudaDevice(self._begin)
             self._lists = CudaAutocast(self._cuda.amp.for_cuda)
             self._cuda.start()
@@ -77,6 +94,7 @@ class Simulation:
 
     def stop(self) -> None:
         """Leave nothing behind."""
+        self._apex.stop()
         self._names.restore()
         if self._lists is not None:
             self._lists.take_off()
@@ -98,7 +116,16 @@ class Simulation:
         """Yield what the report says of the simulation."""
         if self.device:
             yield Caution("cuda-simulated", _limits_of_it(self._arithmetic.sums))
-        if self.missed:
+        if self._apex.amp is not None:
+            yield Caution("apex-simulated", _APEX.format(self._apex.amp.level or "none"))
+        if self._when == WANTED and not self.device:
+            yield Caution(
+                "cuda-not-simulated",
+                "the script asks its framework for fp16 or a GPU, which is not there, and the "
+                "framework takes another format or refuses; --device cuda runs it on the CPU as on "
+                "a GPU",
+            )
+        elif self.missed:
             yield Caution(
                 "cuda-not-simulated",
                 "the script asked for a CUDA device, which is not there, and its files do not "
@@ -115,7 +142,7 @@ class Simulation:
 
     def _noting(self, original: Any) -> Callable[..., Any]:
         def asked(*args: Any, **kwargs: Any) -> Any:
-            self.missed = True
+            self.missed = self.missed or not asked_by_compiler(sys._getframe(1))
             return original(*args, **kwargs)
 
         return asked

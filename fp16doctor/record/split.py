@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from fp16doctor.record.roll import NO_STORAGE, LeafStorage, RawOp, Roll, numbers
+from fp16doctor.record.shards import shard_of
 from fp16doctor.schema.location import Phase
 
 MAX_CARRIED = 5_000  # most recent ops looked at
@@ -48,7 +49,7 @@ def carry_over(old: Roll, new: Roll, first: int, root: nn.Module | None) -> None
 def _addresses(root: nn.Module | None) -> Iterator[int]:
     for t in () if root is None else (*root.parameters(), *root.buffers()):
         try:
-            yield t.untyped_storage()._cdata
+            yield shard_of(t).untyped_storage()._cdata
         except NO_STORAGE:
             continue
 

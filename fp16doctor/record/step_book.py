@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from fp16doctor.record.children import started_processes
 from fp16doctor.record.op_info import LOSS_SEED, OpInfo
+from fp16doctor.record.ranks import joined, launched_as
 from fp16doctor.schema.recording import StepInfo
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class StepBook:
         self._last_scale: float | None = None
         self._backwards = 0
         self._written_behind: set[int] = set()  # backwards with a write by hand behind them
+        self._children = started_processes()
+        self.ranks = launched_as()  # this process and those that train along
 
     def begin(self) -> None:
         """Open a new step."""
@@ -179,6 +183,11 @@ class StepBook:
             if found is not None:
                 self.marks.gradients[found] = number
 
+    @property
+    def children(self) -> int:
+        """Processes that the script has started."""
+        return started_processes() - self._children
+
     def taken(self, recorder: Recorder, parameters: Iterable[Any]) -> None:
         """Note the gradients that an optimizer is about to step on.
 
@@ -199,6 +208,7 @@ class StepBook:
 
     def finish(self, recorder: Recorder) -> None:
         """Read the step's few numbers from the device, with the flags, in one go."""
+        self.ranks = joined() or self.ranks  # the group may be gone when the run is summed up
         wanted = [*self._losses, self._scale, self._found_inf, self._next_scale]
         values = [v for v in wanted if v is not None]
         numbers = recorder.roll.read_flags(values + recorder.survey.pending())

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from fp16doctor.record.step_book import StepMarks
 
 
-def build_tape(recorder: Recorder, roll: Roll, *, rank: int = 0) -> Tape:
+def build_tape(recorder: Recorder, roll: Roll) -> Tape:
     """Return the step as data; storages the script still holds are kept by reference."""
     marks = recorder.book.marks
-    return _Builder(recorder, roll, rank).build(marks)
+    return _Builder(recorder, roll).build(marks)
 
 
 def build_refused(recorder: Recorder, roll: Roll, raised: Raised) -> Tape | None:
@@ -37,7 +37,7 @@ def build_refused(recorder: Recorder, roll: Roll, raised: Raised) -> Tape | None
     None where the recording does not lead up to it.
     """
     ops = [*roll.ops[: raised.index], raised.op]
-    tape = _Builder(recorder, replace(roll, ops=ops), 0).build(recorder.book.marks)
+    tape = _Builder(recorder, replace(roll, ops=ops)).build(recorder.book.marks)
     if not tape.complete or not tape.ops or tape.ops[-1].op != raised.op.info.name:
         return None
     return replace(tape, losses=(), final={}, keys={}, refused=True)
@@ -45,14 +45,12 @@ def build_refused(recorder: Recorder, roll: Roll, raised: Raised) -> Tape | None
 
 def site_of(recorder: Recorder, op: RawOp, step: int) -> OpSite:
     """Return the site of one op that is not on a finished tape: the one that raised."""
-    return replace(
-        _Builder(recorder, recorder.roll, 0)._site(len(recorder.roll.ops), op), step=step
-    )
+    return replace(_Builder(recorder, recorder.roll)._site(len(recorder.roll.ops), op), step=step)
 
 
 class _Builder:
-    def __init__(self, recorder: Recorder, roll: Roll, rank: int) -> None:
-        self._recorder, self._roll, self._rank = recorder, roll, rank
+    def __init__(self, recorder: Recorder, roll: Roll) -> None:
+        self._recorder, self._roll, self._rank = recorder, roll, recorder.book.ranks[0]
         self._versions: dict[int, int] = {}
         self._named = recorder.modules.named_tensors()
         self._tied = recorder.modules.tied_names()

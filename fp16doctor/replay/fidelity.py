@@ -5,6 +5,7 @@ Must not know references or births.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -28,7 +29,7 @@ def compare(tape: Tape, run: Player) -> Fidelity:
     compared, largest, first = 0, 0.0, None
     for number, refs in written_views(tape).items():
         left = tape.final.get(number)
-        if left is None or not run.env.has(number) or without_memory(left):
+        if left is None or not run.env.has(number) or without_memory(left, refs):
             continue
         compared += 1
         for ref, index in refs.items():
@@ -65,9 +66,22 @@ def _is_workspace(call: OpCall, ref: TensorRef) -> bool:
     return not any(r.dtype == "uint8" for r in refs_in((call.args, call.kwargs)))
 
 
-def without_memory(data: Tensor) -> bool:
-    """Tell whether it is the storage of a zero tensor of autograd's, which cannot be read."""
-    return data.numel() > 0 and data.data_ptr() == 0
+def without_memory(data: Tensor, refs: Iterable[TensorRef] = ()) -> bool:
+    """Tell whether a storage cannot be read: it is a zero tensor's, or its memory was given back.
+
+    FSDP frees gathered weights so; a view of them would allocate the script's storage again.
+    """
+    if data.numel() > 0 and data.data_ptr() == 0:
+        return True
+    return any(end_of(ref) > data.untyped_storage().nbytes() for ref in refs)
+
+
+def end_of(ref: TensorRef) -> int:
+    """Return the bytes that a storage must have to hold what a reference is to."""
+    if 0 in ref.shape:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(ref.shape, ref.stride, strict=True))
+    return (ref.offset + last + 1) * torch_dtype(ref.dtype).itemsize
 
 
 def left_in(data: Tensor, ref: TensorRef) -> Tensor:

@@ -38,7 +38,7 @@ def outcome_of(tape: Tape) -> dict[int, str]:
     found = {}
     for number, views in written_views(tape).items():
         left = tape.final.get(number)
-        if left is not None and not without_memory(left):
+        if left is not None and not without_memory(left, views):
             found[number] = _digest({ref: left_in(left, ref) for ref in views})
     return found
 

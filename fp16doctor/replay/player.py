@@ -17,7 +17,8 @@ from fp16doctor.replay.calls import (
     written_pairs,
 )
 from fp16doctor.replay.environment import Environment
-from fp16doctor.schema.policy import PrecisionPolicy
+from fp16doctor.replay.reduced import as_if_alike, lost_sums
+from fp16doctor.schema.policy import AS_RUN, PrecisionPolicy
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
 
@@ -30,6 +31,7 @@ class Player:
         self.pinned: dict[str, str] = {}  # op -> why its results were taken from the run
         self.n_pinned = 0
         self.scalars: dict[int, Any] = {}  # op index -> value of .item()
+        self._sums = {} if policy == AS_RUN else lost_sums(tape)
 
     def play(self, call: OpCall, partner: Player | None = None) -> None:
         """Run one op; ``partner`` is the replay as run, already past this op.
@@ -52,9 +54,11 @@ class Player:
         if not self.tape.snapshots:
             return
         for ref in refs_in((call.args, call.kwargs)):
-            data = self.tape.snapshots.get((call.index, ref.storage))
-            if data is not None:
-                self.env.define(ref, data, share=False)
+            key = call.index, ref.storage
+            data, summed = self.tape.snapshots.get(key), self._sums.get(key)
+            if data is None or (summed and as_if_alike(self.env, ref.storage, summed)):
+                continue
+            self.env.define(ref, data, share=False)
 
     def take(self, call: OpCall, given: Arguments, result: Any) -> None:
         """Make an op's results, and what it wrote into its arguments, the tape's values."""

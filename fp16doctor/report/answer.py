@@ -179,6 +179,11 @@ def _let_it_train(diagnosis: Diagnosis) -> str:
             "train in the main thread, or wrap the loop in `fp16doctor.profile(model)` inside its "
             "own: training itself was not examined"
         )
+    if no_steps(diagnosis).slug == "other-processes":
+        return (
+            "start the processes by `torchrun --nproc-per-node N -m fp16doctor scan`, or call the "
+            "function that trains in the script itself: training itself was not examined"
+        )
     if no_steps(diagnosis).slug == "recorder-stopped":
         return "the script went on without being watched: no step of it was examined"
     return "let the script reach `optimizer.step()`: training itself was not examined"

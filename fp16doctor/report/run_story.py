@@ -62,8 +62,9 @@ def top_finding(diagnosis: Diagnosis) -> Finding | None:
 
 
 def no_steps(diagnosis: Diagnosis) -> Caution:
-    """Why the run has no steps: another thread took them, recording stopped, none was taken."""
-    known = (w for w in diagnosis.warnings if w.slug in ("other-thread", "recorder-stopped"))
+    """Why the run has no steps: others may have taken them, recording stopped, none was taken."""
+    slugs = ("other-thread", "other-processes", "recorder-stopped")
+    known = (w for w in diagnosis.warnings if w.slug in slugs)
     return next(known, Caution("no-steps", "no optimizer step was seen"))
 
 

@@ -213,8 +213,9 @@ def test_under_ddp_it_trains_as_without() -> None:
     expected = trained(model)
     wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
     assert equal(trained(wrapped), expected)
-    late = keep_fp32(nn.parallel.DistributedDataParallel(net().half()), ["module.1"])
-    assert late.module[1](batch()).dtype is WIDE
+    for name in ("module.1", "1"):
+        late = keep_fp32(nn.parallel.DistributedDataParallel(net().half()), [name])
+        assert late.module[1](batch()).dtype is WIDE
 
 
 @pytest.mark.usefixtures("group")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fp16doctor.cli.outputs import choose
+from fp16doctor.cli.outputs import choose, for_rank, named
 from fp16doctor.errors import OutputError, UsageError
 
 
@@ -114,3 +114,13 @@ def test_dash_is_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     page.check()
     page.write("<p>")
     assert capsys.readouterr().out == "<p>"
+
+
+@pytest.mark.parametrize("given", ["page.html", "-"])
+def test_rank_0_has_the_plain_file(given: str) -> None:
+    assert for_rank(named(given), 0) == named(given)
+
+
+def test_another_rank_has_a_file_of_its_own() -> None:
+    assert for_rank(named("out.d/page.html"), 3).shown == "out.d/page.rank3.html"
+    assert for_rank(named("-"), 1).path == os.devnull

@@ -12,7 +12,15 @@ from deep import Deep, classified
 from torch import nn
 
 from fp16doctor.prescribe.paste import pasted
-from fp16doctor.prescribe.paste_forms import FP16DOCTOR, FSDP, HUGGING_FACE, forms_of
+from fp16doctor.prescribe.paste_forms import (
+    ACCELERATE,
+    FP16DOCTOR,
+    FSDP,
+    HUGGING_FACE,
+    LIGHTNING,
+    forms_of,
+)
+from fp16doctor.prescribe.remedies.storage import PARAMETERS
 from fp16doctor.schema.prescription import Remedy, RemedyKind
 
 
@@ -66,6 +74,26 @@ def test_another_format(value: str, flag: bool) -> None:
     assert forms[FSDP].startswith(f"MixedPrecisionPolicy(param_dtype=torch.{dtype}, reduce_dtype=")
 
 
+@pytest.mark.parametrize(
+    ("value", "accelerate", "lightning"),
+    [("bf16", "bf16", "bf16-mixed"), ("fp32", "no", "32-true")],
+)
+def test_frameworks_are_told_a_format_in_their_own_words(
+    value: str, accelerate: str, lightning: str
+) -> None:
+    forms = forms_of(Remedy(RemedyKind.DTYPE, f"train in {value}", value=value))
+    assert forms[ACCELERATE] == f'Accelerator(mixed_precision="{accelerate}")'
+    assert forms[LIGHTNING] == f'Trainer(precision="{lightning}")'
+
+
+def test_master_weights_are_told_to_frameworks() -> None:
+    title, change = PARAMETERS
+    forms = forms_of(Remedy(RemedyKind.STORAGE, title, change=change, value="fp32"))
+    assert forms[LIGHTNING] == 'Trainer(precision="bf16-mixed")'
+    assert forms[HUGGING_FACE].startswith("TrainingArguments(bf16=True)")
+    assert forms_of(Remedy(RemedyKind.STORAGE, "keep the tensor in fp32", value="fp32")) == {}
+
+
 def test_a_loss_scale_has_none() -> None:
     assert forms_of(Remedy(RemedyKind.LOSS_SCALE, "start at 1024", value={})) == {}
 
@@ -74,6 +102,6 @@ def test_every_form_can_be_pasted() -> None:
     remedies = [Remedy(RemedyKind.DTYPE, "", value=v) for v in ("bf16", "fp32")]
     texts = [t for r in remedies for t in forms_of(r).values()]
     texts += keep("module:a.b", "module:c").values()
-    assert len(texts) == 7
+    assert len(texts) == 11
     for text in texts:
         ast.parse(text)

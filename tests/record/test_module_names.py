@@ -151,3 +151,41 @@ def test_modules_in_another_thread_are_not_ours(record: Record) -> None:
     seen = sites_of(record, loss)
     assert paths(seen, "addmm") == [""]
     assert paths(seen, "relu") == [None]
+
+
+def test_a_wrapped_model_has_the_names_it_had_before(record: Record) -> None:
+    """As ``nn.parallel`` wraps it; so have its parameters."""
+
+    class DistributedDataParallel(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.module(x)
+            return out
+
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+    seen = sites_of(record, lambda: model(torch.randn(2, 3)).sum())
+    assert paths(seen, "addmm") == ["0", "1"]
+    names = {leaf.name for leaf in seen.tapes[0].leaves.values() if leaf.is_parameter}
+    assert names == {"0.weight", "0.bias", "1.weight", "1.bias"}
+
+
+def test_a_model_in_a_lightning_module_has_its_name_there(record: Record) -> None:
+    """Its ``training_step`` is no forward; parameters go by the same names."""
+
+    class LightningModule(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+
+        def training_step(self, x: Tensor) -> Tensor:
+            out: Tensor = self.net(x)
+            return out.sum()
+
+    model = LightningModule()
+    seen = sites_of(record, lambda: model.training_step(torch.randn(2, 3)))
+    assert paths(seen, "addmm") == ["net.0", "net.1"]
+    names = {leaf.name for leaf in seen.tapes[0].leaves.values() if leaf.is_parameter}
+    assert names == {"net.0.weight", "net.0.bias", "net.1.weight", "net.1.bias"}

@@ -9,7 +9,14 @@ import torch
 
 from fp16doctor.record import simulation
 from fp16doctor.record.script import Target, prepare
-from fp16doctor.record.simulation import AT_ONCE, NEVER, PREPARED, UNNAMED, Simulation
+from fp16doctor.record.simulation import (
+    AT_ONCE,
+    NEVER,
+    PREPARED,
+    UNNAMED,
+    WANTED,
+    Simulation,
+)
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.library, "get_kernel"), reason="this torch cannot call a replaced kernel"
@@ -23,6 +30,12 @@ pytestmark = pytest.mark.skipif(
         ("auto", "x.cuda()", True, NEVER),
         ("auto", "x + 1", False, UNNAMED),
         ("cpu", "x.cuda()", False, NEVER),
+        ("auto", "import lightning as L\nL.Trainer(precision='16-mixed')", False, WANTED),
+        ("auto", "import lightning as L\nL.Trainer(accelerator='gpu')", False, WANTED),
+        ("auto", "from transformers import Trainer\nA(fp16=True)", False, WANTED),
+        ("auto", "from accelerate import A\nA(mixed_precision='fp16')", False, WANTED),
+        ("auto", "from accelerate import A\nA(mixed_precision='bf16')", False, UNNAMED),
+        ("auto", "A(fp16=True)", False, UNNAMED),
         ("cuda", "x + 1", False, AT_ONCE),
         ("cuda", "x + 1", True, NEVER),
     ],
@@ -100,3 +113,12 @@ def test_the_request_of_a_script_that_names_none_is_noted() -> None:
     finally:
         run.stop()
     assert [caution.slug for caution in run.cautions()] == ["cuda-not-simulated"]
+
+
+def test_a_framework_that_finds_no_gpu_is_told() -> None:
+    wanted = Simulation(WANTED)
+    wanted.start(lambda: None)
+    wanted.stop()
+    (said,) = wanted.cautions()
+    assert said.slug == "cuda-not-simulated"
+    assert "--device cuda" in said.message

@@ -273,3 +273,35 @@ def test_a_conjugated_argument_makes_an_op_opaque(record: Record) -> None:
 
     watched = record(train)
     assert any(call.opaque for call in watched.ops)
+
+
+class TestNames:
+    @staticmethod
+    def paths(record: Record, model: nn.Module, *cautions: str) -> set[str | None]:
+        def step() -> None:
+            model(torch.ones(2, 3)).sum().backward()
+
+        seen = record(step, cautions=cautions)
+        return {op.site.module_path for op in seen.tapes[0].ops if "addmm" in op.op}
+
+    def test_a_compiled_model_that_cannot_be_counted_is_watched(self, record: Record) -> None:
+        """``len`` of torch.compile's wrapper raises where the model has none."""
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.head = nn.Linear(3, 2)
+
+            def forward(self, x: Tensor) -> Tensor:
+                out: Tensor = self.head(x)
+                return out
+
+        compiled = torch.compile(Model(), backend="aot_eager")
+        assert self.paths(record, compiled, "compiled-regions") == {""}
+
+    def test_a_model_that_counts_no_children_is_watched(self, record: Record) -> None:
+        class Empty(nn.Linear):
+            def __len__(self) -> int:
+                return 0
+
+        assert self.paths(record, Empty(3, 2)) == {""}

@@ -246,3 +246,20 @@ def test_modes_that_the_script_leaves_open_stay(cuda: CudaDevice) -> None:
     device.stop()
     assert _get_current_function_mode_stack()[-1] is mine
     mine.__exit__(None, None, None)
+
+
+def test_what_the_compiler_asks_for_itself_is_no_request_of_the_script() -> None:
+    """Inductor asks for the device's properties in every script, and catches the refusal."""
+    asked: list[bool] = []
+    device = CudaDevice(lambda: asked.append(True))
+    device.start()
+    try:
+        inside = {"__name__": "torch._inductor.codecache", "torch": torch}
+        with pytest.raises((AssertionError, RuntimeError)):
+            exec("torch.cuda.get_device_properties(torch.cuda.current_device())", inside)
+        assert not device.live
+        assert asked == []
+        exec("torch.cuda.current_device()", {"__name__": "script", "torch": torch})
+        assert asked == [True]
+    finally:
+        device.stop()
