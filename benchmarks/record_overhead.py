@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fp16doctor.record.range_hooks import Look
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.source_lines import SourceLines
-from fp16doctor.record.survey import SurveyPlan
+from fp16doctor.record.survey_plan import SurveyPlan
 
 Step = Callable[[], None]
 

@@ -22,7 +22,7 @@ from fp16doctor.errors import Fp16DoctorError, UsageError
 from fp16doctor.pipeline import ScanOptions, Session
 from fp16doctor.record.script import outcome_of
 from fp16doctor.record.step_plan import StepPlan
-from fp16doctor.record.survey import EVERY_FULL, SurveyPlan
+from fp16doctor.record.survey_plan import EVERY_FULL, SurveyPlan
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Severity
 

@@ -15,7 +15,8 @@ from fp16doctor.apply.redirect import Redirect
 from fp16doctor.apply.redirect_calls import redirected
 from fp16doctor.apply.script_patch import ScriptPatch, patch_for
 from fp16doctor.errors import ApplyError
-from fp16doctor.pipeline.session import ScanOptions, Session, script_root
+from fp16doctor.pipeline.options import ScanOptions
+from fp16doctor.pipeline.session import Session, script_root
 from fp16doctor.record.script import PreparedScript, ScriptRun
 from fp16doctor.record.simulation import simulation_for
 from fp16doctor.record.source_lines import SourceLines

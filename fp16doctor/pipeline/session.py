@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from types import TracebackType
@@ -24,6 +24,7 @@ from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.context import contexts_of
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
+from fp16doctor.pipeline.options import ScanOptions, Trouble
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
 from fp16doctor.pipeline.own_names import with_own_names
 from fp16doctor.pipeline.progress import Progress
@@ -35,40 +36,16 @@ from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
-from fp16doctor.record.simulation import OFF, Simulation
+from fp16doctor.record.simulation import Simulation
 from fp16doctor.record.source_lines import SourceLines
-from fp16doctor.record.survey import SurveyPlan
 from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.recording import Outcome, OutcomeKind, Recording
-from fp16doctor.schema.start import ScanStart
 from fp16doctor.schema.tape import Tape
 
 if TYPE_CHECKING:
     from torch import nn
-
-# What went wrong in a step as far as the survey saw it: (module path, role), ("", "found_inf").
-Trouble = frozenset[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class ScanOptions:
-    """What a scan was asked for."""
-
-    steps: int | None = None  # stop after so many optimizer attempts
-    sources: bool = True  # keep the text of source lines
-    style: bool = False  # tell what the script's text shows and harms no run as well
-    budget_s: float = 45.0  # seconds that trying cures may take
-    tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
-    keeps_bundle: bool = False  # ``Session.bundle`` will be asked for
-    survey: SurveyPlan | None = None  # which steps are surveyed, and how closely
-    # Asked at the opening of each step, with the trouble of the one before; None tapes them all.
-    wants_tape: Callable[[int, Trouble], bool] | None = None
-    before_step: Callable[[], None] | None = None  # may raise into the script
-    progress: Callable[[str], None] | None = None  # told what is being done; "" where it is over
-    simulate: str = OFF  # when a CUDA device is simulated (``record.simulation``)
-    start: ScanStart | None = None  # how the command line started it
 
 
 def script_root(script: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.acceptance import (
@@ -20,7 +20,7 @@ from fp16doctor.prescribe.acceptance import (
     improvement_reason,
     judge,
 )
-from fp16doctor.prescribe.figures import figures
+from fp16doctor.prescribe.attempt import Attempt
 from fp16doctor.prescribe.hidden import hidden_births, hidden_words
 from fp16doctor.prescribe.naming import course_name, family
 from fp16doctor.prescribe.remaining import Place, remaining
@@ -38,37 +38,6 @@ from fp16doctor.schema.tape import Tape
 BUDGET_SPENT = "the time budget was spent"
 TOO_FEW_STEPS = "the step is ill-conditioned, and too few consecutive ones were kept"
 _Key = tuple[PrecisionPolicy, float | None]  # and the loss scale it is tried at
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One candidate on all kept steps."""
-
-    policy: PrecisionPolicy
-    judgements: tuple[Judgement, ...]
-    trials: tuple[Trial, ...]
-    failure: str = ""  # why it could not be tried
-    course: Course | None = None  # consecutive steps, where every single one was accepted
-    course_reason: str = ""  # why the course is not accepted
-    no_better: str = ""  # why it is no better than the run, where that is accepted too
-    scale: float | None = None  # loss scale it was tried at, where that is not the run's own
-
-    @property
-    def accepted(self) -> bool:
-        """Accepted on every step, and over the consecutive ones."""
-        single = not self.failure and all(j.accepted for j in self.judgements)
-        return single and not self.course_reason and not self.no_better
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """Worst of each number over the steps."""
-        return figures(self.judgements, self.trials, self.scale, self.course)
-
-    @property
-    def gradient_error(self) -> float | None:
-        """The largest over the steps."""
-        known = [j.gradient_error for j in self.judgements if j.gradient_error is not None]
-        return max(known, default=None)
 
 
 class Bench:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fp16doctor.prescribe.bench import Attempt, Bench
+from fp16doctor.prescribe.attempt import Attempt
+from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.steps import device_of
 from fp16doctor.prescribe.treatable import demanding, format_of, of_precision
 from fp16doctor.replay.bare_products import HALF

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from fp16doctor.prescribe.acceptance import LOST_TENSOR
-from fp16doctor.prescribe.bench import Attempt, Bench
+from fp16doctor.prescribe.attempt import Attempt
+from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.line_casts import places as cast_places
 from fp16doctor.prescribe.ranking import rank

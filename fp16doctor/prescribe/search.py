@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fp16doctor.prescribe.bench import Attempt
+from fp16doctor.prescribe.attempt import Attempt
 from fp16doctor.replay.trial import Trial
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import KeepRule, PrecisionPolicy

@@ -27,7 +27,8 @@ from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.record.split import carry_over
 from fp16doctor.record.step_book import StepBook
 from fp16doctor.record.steps import StepState
-from fp16doctor.record.survey import Survey, SurveyPlan
+from fp16doctor.record.survey import Survey
+from fp16doctor.record.survey_plan import SurveyPlan
 from fp16doctor.record.tape_mode import TapeMode
 from fp16doctor.record.tape_switch import TapeSwitch
 from fp16doctor.record.usage.book import UsageBook

@@ -11,7 +11,7 @@ from typing import Any
 
 from fp16doctor.errors import UsageError
 from fp16doctor.record.range_hooks import Look
-from fp16doctor.record.survey import sampled
+from fp16doctor.record.survey_plan import sampled
 
 FIRST_TAPED = 3  # the first steps are taped
 TAPES_AFTER_FULL = 10  # so many rounds of full statistics make one taped step

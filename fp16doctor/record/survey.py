@@ -22,26 +22,13 @@ from fp16doctor.record.range_stage import Staged
 from fp16doctor.record.range_stats import PendingStats, measure, screen
 from fp16doctor.record.range_track import Track
 from fp16doctor.record.screens import Screens
+from fp16doctor.record.survey_plan import EVERY_FULL, SurveyPlan
 from fp16doctor.schema.ranges import ModuleRanges, RangeStats
 
 MOST_SAMPLES = 64  # of one module and role; beyond that older steps are merged
 ALL_SAMPLES = 4096  # of all together: about 4 KiB each
 MOST_FAILURES = 20
 KEPT_WRONG = 4  # steps with an inf or a NaN of which every module's largest magnitude is kept
-FIRST_FULL, EVERY_FULL = 3, 10  # the first steps and every n-th get full statistics
-
-
-def sampled(step: int, every: int = EVERY_FULL) -> bool:
-    """Whether a step gets full statistics: the first few do, and every ``every``-th."""
-    return step < FIRST_FULL or step % every == 0
-
-
-@dataclass(frozen=True, slots=True)
-class SurveyPlan:
-    """What the survey looks at."""
-
-    look: Callable[[int], Look] = lambda step: Look.FULL if sampled(step) else Look.SCREEN
-    wanted: Callable[[str, nn.Module], bool] = lambda path, module: True
 
 
 @dataclass(frozen=True, slots=True)

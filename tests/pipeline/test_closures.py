@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fp16doctor.pipeline.session import ScanOptions, Session
+from fp16doctor.pipeline import ScanOptions, Session
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.prescription import RecommendationStatus, Verdict
 from fp16doctor.schema.recording import Outcome, OutcomeKind

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from fp16doctor.pipeline import own_lines
+from fp16doctor.pipeline import ScanOptions, Session, own_lines
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
-from fp16doctor.pipeline.session import ScanOptions, Session
 from fp16doctor.record.script import Target, prepare
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Fault, Finding, Severity

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fp16doctor.pipeline import ScanOptions, Session
 from fp16doctor.pipeline import script_notes as module
 from fp16doctor.pipeline.own_lines import ScriptText
 from fp16doctor.pipeline.script_notes import texts_beside
-from fp16doctor.pipeline.session import ScanOptions, Session
 from fp16doctor.record.script import Target, prepare
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.schema.diagnosis import Diagnosis

@@ -11,7 +11,7 @@ from deep import Deep
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fp16doctor.pipeline.session import ScanOptions, Session
+from fp16doctor.pipeline import ScanOptions, Session
 from fp16doctor.pipeline.what_if import what_if
 from fp16doctor.record.bundle import read_bundle, write_bundle
 from fp16doctor.schema.prescription import Prescription, RemedyKind, Verdict

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fp16doctor.pipeline.session import ScanOptions, Session
+from fp16doctor.pipeline import ScanOptions, Session
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.recording import Outcome, OutcomeKind
 

@@ -15,7 +15,7 @@ from fp16doctor.record.range_hooks import Look
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
 from fp16doctor.record.source_lines import SourceLines
-from fp16doctor.record.survey import SurveyPlan
+from fp16doctor.record.survey_plan import SurveyPlan
 from fp16doctor.record.tape_builder import build_tape
 from fp16doctor.schema.tape import Tape
 

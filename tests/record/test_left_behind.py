@@ -19,7 +19,7 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from watched import Record
 
-from fp16doctor.record.survey import SurveyPlan
+from fp16doctor.record.survey_plan import SurveyPlan
 
 
 def everything_global() -> list[int]:

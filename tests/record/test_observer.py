@@ -10,7 +10,7 @@ import trainings
 from torch import Tensor, nn
 from watched import Record
 
-from fp16doctor.record.survey import SurveyPlan
+from fp16doctor.record.survey_plan import SurveyPlan
 
 
 def same(a: Any, b: Any) -> bool:

@@ -13,7 +13,7 @@ from watched import Record
 
 from fp16doctor.record import own
 from fp16doctor.record.originals import Originals
-from fp16doctor.record.survey import SurveyPlan
+from fp16doctor.record.survey_plan import SurveyPlan
 
 RECORD = Path(__file__).parents[2] / "fp16doctor" / "record"
 

@@ -21,7 +21,8 @@ from fp16doctor.record.module_paths import ModulePaths
 from fp16doctor.record.range_hooks import Look, floating_tensors
 from fp16doctor.record.range_stats import range_stats
 from fp16doctor.record.read_back import read_back
-from fp16doctor.record.survey import Survey, SurveyPlan
+from fp16doctor.record.survey import Survey
+from fp16doctor.record.survey_plan import SurveyPlan
 from fp16doctor.schema.ranges import ModuleRanges, RangeStats
 
 

@@ -22,7 +22,7 @@ from fp16doctor.record.range_stats import PendingStats, plain, range_stats
 from fp16doctor.record.range_track import Track
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.source_lines import SourceLines
-from fp16doctor.record.survey import SurveyPlan, sampled
+from fp16doctor.record.survey_plan import SurveyPlan, sampled
 from fp16doctor.schema.ranges import ModuleRanges, RangeStats
 
 

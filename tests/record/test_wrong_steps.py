@@ -11,7 +11,8 @@ from fp16doctor.record.range_hooks import Look
 from fp16doctor.record.range_track import Track
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.source_lines import SourceLines
-from fp16doctor.record.survey import KEPT_WRONG, SurveyPlan
+from fp16doctor.record.survey import KEPT_WRONG
+from fp16doctor.record.survey_plan import SurveyPlan
 from fp16doctor.schema.ranges import Extreme, ModuleRanges
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fp16doctor.prescribe.bench import Attempt, Bench
+from fp16doctor.prescribe.attempt import Attempt
+from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.cost import cost_of
 from fp16doctor.prescribe.line_casts import SHORT, line_casts
