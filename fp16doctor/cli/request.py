@@ -24,6 +24,7 @@ class Request:
     budget_s: float = 45.0  # seconds for trying cures
     tolerance: float = 1.0  # factor on what a cure may miss of the fp32 descent
     bundle: Output | None = None  # where a step is kept for another machine
+    compiled: bool = False  # whether ``torch.compile`` compiles
     device: str = "auto"  # auto, cpu, cuda: whether a CUDA device that is not there is simulated
     confirm: bool = False  # run the script again under the recommended cure
     style: bool = False  # tell what harms no run of the script as well

@@ -56,6 +56,12 @@ from fp16doctor.errors import UsageError
     help="How much more than 5 % of the fp32 descent a cure may miss, as a factor.",
 )
 @click.option(
+    "--compiled",
+    is_flag=True,
+    help="Let torch.compile compile; by default it hands back what runs op by op, since fused code"
+    " cannot be looked into.",
+)
+@click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
@@ -112,6 +118,7 @@ def scan(
     steps: int | None,
     budget: float,
     tolerance: float,
+    compiled: bool,
     device: str,
     save_bundle: str | None,
     confirm: bool,
@@ -155,6 +162,7 @@ def scan(
         sources=not no_source,
         budget_s=budget,
         tolerance=tolerance,
+        compiled=compiled,
         device=device,
         fail_on=fail_on,
         bundle=bundle and for_rank(bundle, rank),

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+def _start_of(request: Request) -> Start:
+    return start_of(request.target, request.steps, request.device, compiled=request.compiled)
+
+
 def run_scan(request: Request, voice: Voice) -> int:
     """Run the script under observation and report.
 
@@ -44,7 +48,7 @@ def run_scan(request: Request, voice: Voice) -> int:
     """
     for output in request.outputs:
         output.check()
-    start = start_of(request.target, request.steps, request.device) if request.confirm else None
+    start = _start_of(request) if request.confirm else None
     scan = _Scan(request, voice, start)
     prepared = prepare(request.target)
     if request.steps is not None:
@@ -115,6 +119,7 @@ class _Scan:
                 tolerance=request.tolerance,
                 keeps_bundle=request.bundle is not None,
                 style=request.style,
+                eager=not request.compiled,
                 simulate=simulation_for(request.device, prepared),
                 progress=self._voice.progress.tell,
                 start=scan_start(prepared, request.steps, request.device),

@@ -78,10 +78,10 @@ def _run(before: Diagnosis, start: Start, folder: Path) -> Diagnosis:
     given.write_text(to_json(before), encoding="utf-8")
     store.mkdir()
     limit = max(LEAST_S, TIMES * before.run.duration_s)
-    options = [str(given), str(taken), str(store)]
+    files = [str(given), str(taken), str(store)]
     try:
         done = subprocess.run(
-            [*fp16doctor_again(), COMMAND, *options, *_command(start)],
+            [*fp16doctor_again(), COMMAND, *_options(start), *files, *_named(start)],
             cwd=start.folder,
             env=environment(start.environment),
             stdin=subprocess.DEVNULL,
@@ -102,11 +102,20 @@ def _run(before: Diagnosis, start: Start, folder: Path) -> Diagnosis:
     return load(taken)
 
 
-def _command(start: Start) -> list[str]:
-    target = start.target
+def _options(start: Start) -> list[str]:
     steps = ["--steps", str(start.steps)] if start.steps is not None else []
-    device = ["--device", start.device]
-    return [*device, *steps, *(["-m"] if target.is_module else []), target.name, *target.argv]
+    compiled = ["--compiled"] if start.compiled else []
+    return [
+        "--device",
+        start.device,
+        *compiled,
+        *steps,
+        *(["-m"] if start.target.is_module else []),
+    ]
+
+
+def _named(start: Start) -> list[str]:
+    return [start.target.name, *start.target.argv]
 
 
 def _last_words(stderr: bytes, status: int) -> str:

@@ -31,5 +31,6 @@ class ScanOptions:
     wants_tape: Callable[[int, Trouble], bool] | None = None
     before_step: Callable[[], None] | None = None  # may raise into the script
     progress: Callable[[str], None] | None = None  # told what is being done; "" where it is over
+    eager: bool = False  # ``torch.compile`` compiles nothing, so that each op is seen
     simulate: str = OFF  # when a CUDA device is simulated (``record.simulation``)
     start: ScanStart | None = None  # how the command line started it

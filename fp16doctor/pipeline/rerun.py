@@ -33,6 +33,7 @@ class Rerun:
     steps: int | None  # optimizer attempts after which it is stopped
     store: str  # folder that takes what the script writes
     device: str = "auto"  # as --device says
+    compiled: bool = False  # as --compiled says
 
 
 def rerun(script: PreparedScript, asked: Rerun) -> Diagnosis | None:
@@ -49,7 +50,12 @@ def rerun(script: PreparedScript, asked: Rerun) -> Diagnosis | None:
         refused = Confirmation(ConfirmVerdict.NOT_RUN, error.message)
         return replace(asked.before, confirm=refused)
     session = Session(
-        ScanOptions(steps=asked.steps, budget_s=0.0, simulate=simulation_for(asked.device, script)),
+        ScanOptions(
+            steps=asked.steps,
+            budget_s=0.0,
+            eager=not asked.compiled,
+            simulate=simulation_for(asked.device, script),
+        ),
         asked.before.run.script,
         asked.before.run.argv,
     )

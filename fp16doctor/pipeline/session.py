@@ -32,6 +32,7 @@ from fp16doctor.pipeline.script_notes import texts_beside, with_script_notes
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
+from fp16doctor.record.eager import Eager
 from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
@@ -74,6 +75,7 @@ class Session:
             wants_tape=self._wants_tape,
         )
         self._simulation = self._recorder.simulation = Simulation(options.simulate)
+        self._eager = Eager() if options.eager else None
         self._progress = Progress(options.progress)
         keeper = BundleKeeper() if options.keeps_bundle else None
         self._examiner = Examiner(keeper, self._progress.examining)
@@ -87,6 +89,8 @@ class Session:
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
         self._examiner.begin()
         self._simulation.start(self._recorder.usage.watch.asked.clear)
+        if self._eager is not None:
+            self._eager.start()
         self._recorder.start()
         return self
 
@@ -102,6 +106,9 @@ class Session:
                 self._recorder.stop()
         finally:  # outside the originals, which would put back what this takes away
             self._simulation.stop()
+            if self._eager is not None:
+                self._eager.stop()
+                summary.say_eager(self._recorder, self._eager.asked)
 
     def so_far(self) -> Diagnosis:
         """Return the diagnosis of the steps closed so far, while the run goes on."""

@@ -129,3 +129,15 @@ def _limits(name: str) -> FormatLimits:
     return FormatLimits(
         name, fmt.max, fmt.overflow_threshold, fmt.smallest_normal, fmt.smallest_subnormal, fmt.eps
     )
+
+
+def say_eager(recorder: Recorder, asked: int) -> None:
+    """Tell that ``torch.compile`` was asked for and compiled nothing."""
+    if asked:
+        times = "once" if asked == 1 else f"{asked} times"
+        recorder.caution(
+            "not-compiled",
+            f"torch.compile was called {times} and compiled nothing, so that each op has its "
+            "module and its line; fused kernels keep what is between their ops in fp32, so the "
+            "compiled run may round and overflow elsewhere; --compiled lets it compile",
+        )

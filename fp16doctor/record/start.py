@@ -24,9 +24,12 @@ class Start:
     folder: str
     environment: dict[str, str]
     device: str = "auto"  # as --device says
+    compiled: bool = False  # as --compiled says
 
 
-def start_of(target: Target, steps: int | None, device: str = "auto") -> Start:
+def start_of(
+    target: Target, steps: int | None, device: str = "auto", *, compiled: bool = False
+) -> Start:
     """Return how ``target`` is started now.
 
     Raises:
@@ -40,7 +43,7 @@ def start_of(target: Target, steps: int | None, device: str = "auto") -> Start:
             "it as a file, or leave --confirm out",
             "not-repeatable",
         )
-    return Start(target, steps, os.getcwd(), dict(os.environ), device)
+    return Start(target, steps, os.getcwd(), dict(os.environ), device, compiled)
 
 
 def scan_start(prepared: PreparedScript, steps: int | None, device: str) -> ScanStart:
