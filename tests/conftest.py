@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,12 @@ def _seeds() -> None:
     random.seed(0)
     numpy.random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that a test runs is given arguments of its own, and keeps them."""
+    monkeypatch.setattr(sys, "argv", sys.argv)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_a_sound_run_is_shared_out_on_its_worst_step() -> None:
     assert "shares of the error" not in shown(diagnosis, verbose=False)
     page = render_html(diagnosis)
     assert "<h2>Error budget</h2>" in page
-    assert "█" in page
+    assert '<rect class="bar"' in page
 
 
 def test_an_overflow_is_shared_out_on_its_own_step() -> None:

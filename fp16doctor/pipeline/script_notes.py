@@ -34,15 +34,9 @@ _NOT_TRIED = "it needs an edit of the script, which was not tried"
 Told = tuple[tuple[Finding, ...], tuple[Prescription, ...]]
 
 
-def texts_beside(
-    script: ScriptText, lines: SourceLines, caution: Caution
-) -> tuple[ScriptText, ...]:
-    """Return the script and the files beside it that it imported; of a module those alone."""
-    files = own_files(lines)
-    if len(files) > _MOST_FILES:
-        said = f"mistakes were looked for in the nearest {_MOST_FILES} of {len(files)} files"
-        caution("scripts-left-out", f"{said} that the script imported")
-    imported = (script_text(path, lines.shorten(path)) for path in files[:_MOST_FILES])
+def texts_beside(script: ScriptText, lines: SourceLines) -> tuple[ScriptText, ...]:
+    """Return the script and the files beside it that ran; of a module those alone."""
+    imported = (script_text(path, lines.shorten(path)) for path in own_files(lines)[:_MOST_FILES])
     named = {s.name: s for s in (*imported, script)}  # the script as it was at its start
     return tuple(text for text in named.values() if text.text)
 

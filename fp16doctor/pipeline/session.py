@@ -240,7 +240,7 @@ class Session:
             )
             run = SeenRun(seen, findings, self._options.style)
             sources = self._options.sources
-            texts = texts_beside(self._text, self._lines, self._recorder.caution) if sources else ()
+            texts = texts_beside(self._text, self._lines) if sources else ()
             findings, prescriptions = with_script_notes(
                 run, prescriptions, texts, self._recorder.caution
             )

@@ -1,4 +1,4 @@
-"""Which of the files that Python has imported are the user's own, beside the script.
+"""Which of the files that Python has imported are the user's own and took part in the run.
 
 Must not read them.
 """
@@ -14,7 +14,10 @@ from fp16doctor.record.source_lines import SourceLines
 
 
 def own_files(lines: SourceLines) -> list[str]:
-    """Return the paths of imported Python files below the script's folder, the nearest first."""
+    """Return the paths of imported files below the script's folder, the nearest first.
+
+    Only those whose code ran an op: what no step went through says nothing about the run.
+    """
     return sorted(set(_imported(lines)), key=lambda path: (path.count(os.sep), path))
 
 
@@ -24,5 +27,5 @@ def _imported(lines: SourceLines) -> Iterator[str]:
             continue
         # Past a lazy module's own __getattr__, which might import.
         path = object.__getattribute__(module, "__dict__").get("__file__")
-        if isinstance(path, str) and path.endswith(".py") and lines.is_below_root(path):
+        if isinstance(path, str) and path.endswith(".py") and lines.ran(path):
             yield os.path.realpath(path)

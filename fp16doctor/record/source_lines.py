@@ -77,6 +77,10 @@ class SourceLines:
             frame = frame.f_back
         return source, False
 
+    def ran(self, path: str) -> bool:
+        """Tell whether code of a file below the root was met on the way to an op."""
+        return self._kinds.get(path) == USER and self.is_below_root(path)
+
     def is_users(self, key: LineKey) -> bool:
         """The line is the user's own, not a library's."""
         return self._kinds.get(key[0].co_filename) == USER

@@ -136,7 +136,7 @@ def test_a_step_without_a_fault_has_no_repro(doctor: Doctor, folder: Path) -> No
     assert done.returncode == 4
     assert "[no-fault-shown]" in done.stderr
     assert not (folder / "repro-clean.py").exists()
-    assert "[unreadable-file]" in doctor("repro", "none.fp16doctor").stderr
+    assert "[no-such-file]" in doctor("repro", "none.fp16doctor").stderr
 
 
 # -- what is there is not written over -----------------------------------------------------------

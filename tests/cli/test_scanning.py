@@ -278,5 +278,6 @@ def test_steps_warn_of_files_the_script_saves(
         "tolerance": 1.0,
         "keeps_bundle": False,
         "style": False,
+        "eager": True,
     }
     assert (start.file, start.steps) == (str(bench.folder / "train.py"), 3)
