@@ -92,7 +92,14 @@ def _coarse(trace: ReplayTrace, hit: int, looked_at: int) -> Finding:
             f"is {number(100 * error)} % off. Seen in {hit} of {looked_at} steps."
         ),
         site=entry.site,
-        evidence=(_evidence(worst, entry.format, trace.reference),),
+        evidence=(
+            Evidence(
+                f"gradient error of `{worst.name}`",
+                worst.error or 0.0,
+                f"replayed:{trace.reference}",
+                format=entry.format,
+            ),
+        ),
         consequences=len(hurt) - 1,
         reaches=("gradients",),
         advice=_advice(entry, entry.format),
