@@ -62,7 +62,7 @@ def test_the_standard_library_has_no_mixed_precision_recipe() -> None:
 def test_a_library_has_the_findings_that_were_looked_at(library: str) -> None:
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
-        pytest.skip(f"{library} is not installed; pip install 'fp16doctor[frameworks]'")
+        pytest.skip(f"{library} is not installed; pip install 'fp16doctor[test]'")
     version = ".".join(importlib.metadata.version(library).split(".")[:2])
     files, found, failed = read(Path(spec.origin).parent)
     assert files > 500
