@@ -71,12 +71,17 @@ def with_call_in_fp32(text: str, name: str, back: str = "") -> str | None:
     """Return a line whose only call of ``name`` gets its first input in fp32.
 
     ``back`` is put behind the call, ``.to(torch.float16)`` say. ``torch.exp(x)`` becomes
-    ``torch.exp(x.float())``, ``x.exp()`` becomes ``x.float().exp()``.
+    ``torch.exp(x.float())``, ``x.exp()`` becomes ``x.float().exp()``. None for a call that writes
+    in place: what it wrote into a copy would be lost.
     """
-    calls = [n for n in nodes(text) if isinstance(n, ast.Call) and called(n) == name]
-    if len(calls) != 1 or not isinstance(calls[0].func, ast.Attribute):
+    call = _only_call(text, name)
+    if (
+        call is None
+        or not isinstance(call.func, ast.Attribute)
+        or called(call, strip=False) != name
+    ):
         return None
-    call, owner = calls[0], calls[0].func.value
+    owner = call.func.value
     if _root(owner) in _NAMESPACES:
         place = call.args[0] if call.args else None
     else:

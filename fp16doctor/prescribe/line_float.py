@@ -24,6 +24,8 @@ _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
     ast.Div: ("div", "/"),
     ast.Pow: ("pow", "**"),
 }
+# A number in front makes another op: 1 - x is rsub(x, 1), 1 / x is reciprocal(x) times 1.
+_REVERSED: dict[type[ast.operator], str] = {ast.Sub: "rsub", ast.Div: "reciprocal"}
 _SHAPE = ("shape", "ndim", "device", "dim", "size", "numel", "stride")  # the same in any format
 _BRANCHES = (ast.IfExp, ast.BoolOp, ast.comprehension)
 _SAME = {"square": "pow", "multiply": "mul", "divide": "div", "subtract": "sub"}
@@ -72,6 +74,8 @@ def _entering(
         places = [o for n in _evaluated(found[0]) if (o := _operands(n, op))]
         if not places or len(mine) % len(places) or (branches and len(places) > 1):
             continue
+        if op in _REVERSED.values() and _may_be_named(found, calls, op, len(mine) // len(places)):
+            continue
         for turn, operands in enumerate(places):  # the line runs them in turn, each time it runs
             yield from _named(operands, mine[turn :: len(places)], outside)
 
@@ -96,6 +100,8 @@ def _evaluated(node: ast.AST) -> Iterator[ast.AST]:
 
 def _operands(node: ast.AST, op: str) -> list[ast.expr]:
     """What an expression that may be the op ``op`` is computed from, in the op's own order."""
+    if isinstance(node, ast.BinOp) and type(node.op) in _REVERSED and _is_number(node.left):
+        return [node.right, node.left] if _REVERSED[type(node.op)] == op else []
     if isinstance(node, ast.BinOp) and _OPERATORS.get(type(node.op), ("",))[0] == op:
         return [node.left, node.right]
     if isinstance(node, ast.AugAssign) and _OPERATORS.get(type(node.op), ("",))[0] == op:
@@ -104,6 +110,18 @@ def _operands(node: ast.AST, op: str) -> list[ast.expr]:
         return []
     assert isinstance(node.func, ast.Attribute)
     return node.args if is_function_of_torch(node) else [node.func.value, *node.args]
+
+
+def _may_be_named(found: Sequence[ast.AST], calls: Sequence[OpCall], op: str, runs: int) -> bool:
+    """Tell whether the number of ``a - x`` may stand in a name, so that it is an op ``op`` too."""
+    kind = next(k for k, name in _REVERSED.items() if name == op)
+    same = [n for n in found if isinstance(n, ast.BinOp) and type(n.op) is kind]
+    others = sum(not _is_number(n.left) for n in same)
+    return others * runs != sum(base(c.op) == _OPERATORS[kind][0] for c in calls)
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
 def _op_of(call: ast.Call) -> str:
@@ -118,12 +136,16 @@ def _name(node: ast.expr) -> str:
 
 
 def _all_wide(calls: Sequence[OpCall], wide: set[int]) -> bool:
-    """Tell whether each op gets an fp32 tensor that decides its format, none casts it back."""
+    """Tell whether each op gets an fp32 tensor that decides its format, none casts it back.
+
+    What writes in place keeps the format of what it writes into.
+    """
     wide = set(wide)
     for call in calls:
         given = [r for r in refs_in((call.args, call.kwargs)) if r.dtype in HALF]
         decides = any(r.storage in wide and r.shape for r in given)
-        if not decides or takes_lower_precision(call.op):
+        keeps = any(r.storage in call.mutates and r.storage not in wide for r in given)
+        if not decides or keeps or takes_lower_precision(call.op):
             return False
         wide |= {r.storage for r in refs_in(call.outputs)}
     return True

@@ -31,6 +31,10 @@ class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its in
 """
 _WITH = "with torch.autocast(DEVICE, enabled=False), InFp32():"
 _HINT = "call .float() on its inputs, inside torch.autocast(DEVICE, enabled=False)"
+_OUT_OF_PLACE = (
+    "make what it writes into fp32 beforehand (.float(), a buffer in torch.float32), and call "
+    ".float() on its other inputs"
+)
 _HALF = ("float16", "bfloat16")
 _BEFORE = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
 
@@ -101,11 +105,21 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
             edited = diff(line, _call_edited(rule, line.text, tape, back))
         if not edited and rule.kind == "line":
             edited = diff(line, line_in_fp32(line.text, _covered(rule, tape), tape, back))
-        if not edited and rule.kind == "line":
+        if not edited and rule.kind == "line" and not _writes_in_half(rule, tape):
             back = f"to(torch.{outputs}, " if outputs else ""
             edited = diff(line, within_block(line.text, _WITH, back))
     result = f"; .to(torch.{outputs}) on what it hands on" if outputs else ""
-    return edited or f"# {rule.what}: {_HINT}{result}"
+    hint = _HINT if tape is None or not _writes_in_half(rule, tape) else _OUT_OF_PLACE
+    return edited or f"# {rule.what}: {hint}{result}"
+
+
+def _writes_in_half(rule: KeepRule, tape: Tape) -> bool:
+    """Tell whether an op that a rule covers writes into a tensor that is 16 bits wide."""
+    return any(
+        r.storage in c.mutates and r.dtype in _HALF
+        for c in _covered(rule, tape)
+        for r in refs_in((c.args, c.kwargs))
+    )
 
 
 def _call_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None:

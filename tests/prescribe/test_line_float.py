@@ -56,6 +56,17 @@ LINES = {
     "h -= h.detach() * 2": "h = h.float() - (h.float().detach() * 2)",
     "h.mul_(h.detach().exp())": "h = h.float().mul(h.float().detach().exp())",
     "h.mul_(h.exp()).div_(2)": None,
+    "h = (1 - h) * (self.eps - h.detach())": None,
+    "h = (1 - h) * (h - h.detach() * 2)":
+    "h = (1 - h.float()) * (h.float() - h.float().detach() * 2)",
+    "h.exp_()": "h = h.float().exp()",
+    "h.index_add_(0, torch.arange(6), h.detach() * 2)":
+    "h = h.float().index_add(0, torch.arange(6), h.float().detach() * 2)",
+    "h += (1 - h).exp()": "h = h.float() + (1 - h.float()).exp()",
+    "h = torch.log(1 - h.sigmoid() * 0.5 + 1e-10) * (1 - h)":
+    "h = torch.log(1 - h.float().sigmoid() * 0.5 + 1e-10) * (1 - h.float())",
+    "h = (h.abs() + 1) * (2.0 / (1 - h - 9))":
+    "h = (h.float().abs() + 1) * (2.0 / (1 - h.float() - 9))",
     "h[0] *= 2": None,
     "h = (lambda a: a * a)(h)": "h = (lambda a: a.float() * a.float())(h)",
     "if h.dim() > 1: h = h.exp() * h": "if h.dim() > 1: h = h.float().exp() * h.float()",
@@ -89,3 +100,15 @@ def test_what_it_is_not_sure_of_is_left_alone(tmp_path: Path, line: str) -> None
     text = pasted((f"line:{tmp_path / 'net.py'}:{HEAD.count(chr(10)) + 1}",), "cpu", tape)
     assert ".float()[" not in text
     assert "h.float()" not in text
+
+
+@pytest.mark.parametrize("line", ["self.seen.index_add_(0, torch.arange(6), h)", "self.seen += h"])
+def test_what_writes_into_a_tensor_in_place_is_not_given_a_copy(tmp_path: Path, line: str) -> None:
+    """The copy would take the sum, and the tensor would keep what it had."""
+    before = "        self.seen = torch.zeros_like(h).detach()\n"
+    after = "\n        h = self.seen * 1.0"
+    (tape,) = Job(made(tmp_path / "net.py", f"{before}        {line}{after}"), loss, PURE).tapes()
+    rule = f"line:{tmp_path / 'net.py'}:{HEAD.count(chr(10)) + 2}"
+    text = pasted((rule,), "cpu", tape)
+    assert not [x for x in text.splitlines() if x[0] in "+-"]
+    assert "what it writes into" in text
