@@ -31,6 +31,7 @@ class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its in
 """
 _WITH = "with torch.autocast(DEVICE, enabled=False), InFp32():"
 _HINT = "call .float() on its inputs, inside torch.autocast(DEVICE, enabled=False)"
+_DECORATOR = "put @fp16doctor.keep_fp32 on the line above its def (import fp16doctor)"
 _OUT_OF_PLACE = (
     "make what it writes into fp32 beforehand (.float(), a buffer in torch.float32), and call "
     ".float() on its other inputs"
@@ -109,8 +110,15 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
             back = f"to(torch.{outputs}, " if outputs else ""
             edited = diff(line, within_block(line.text, _WITH, back))
     result = f"; .to(torch.{outputs}) on what it hands on" if outputs else ""
-    hint = _HINT if tape is None or not _writes_in_half(rule, tape) else _OUT_OF_PLACE
-    return edited or f"# {rule.what}: {hint}{result}"
+    return edited or f"# {rule.what}: {_hint(rule, tape)}{result}"
+
+
+def _hint(rule: KeepRule, tape: Tape | None) -> str:
+    """What to do at a place whose edit is not known, in words."""
+    if rule.kind == "function" and not rule.what.endswith(">"):  # <lambda> has no def
+        return f"{_DECORATOR}, or {_HINT}"
+    writes = tape is not None and _writes_in_half(rule, tape)
+    return _OUT_OF_PLACE if writes else _HINT
 
 
 def _writes_in_half(rule: KeepRule, tape: Tape) -> bool:

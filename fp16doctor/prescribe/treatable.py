@@ -92,6 +92,14 @@ def line_target(site: OpSite) -> str:
     )
 
 
+def function_target(site: OpSite) -> str:
+    """The place by the script's function around it, in a module too; else as its line."""
+    line = site.source or site.caller
+    if line is None or line.function in ("", "<module>") or in_torch_module(site):
+        return line_target(site)
+    return f"function:{line.file}:{enclosing(line.function)}"
+
+
 def target(site: OpSite) -> str:
     """The place in the grammar of targets: module:…, function:…, line:…, op:…."""
     if site.module_path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from making import event, observed, plain, trace
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fp16doctor.apply.keep_fp32 import keep_fp32
 from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
@@ -137,6 +139,48 @@ def test_the_op_alone_where_the_line_is_nearly_everything() -> None:
     assert cure.verification.verdict is Verdict.VERIFIED
     assert cure.remedy.target == ("op:aten.mul",)
     assert "+ return torch.mul(F.linear(x, self.w).float(), 1e6).div(1e6)" in cure.remedy.change
+
+
+def shares_of(score: Tensor) -> Tensor:
+    e = torch.exp(score - 24)
+    total = e.sum(-1, keepdim=True) * 1.0
+    return e / total
+
+
+class Pool(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return shares_of(self.score(x))
+
+
+class Pooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.head = Pool(), nn.Linear(64, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.pool(x))
+
+
+def test_the_function_where_its_module_is_nearly_everything() -> None:
+    """The line between those of the births rounds to 0 as well, and bears nothing."""
+    bench = Bench(tuple(Job(Pooled, classified).tapes()), 60)
+    birth = bench.as_run().trials[0].births[0]
+    born = replace(event(op="aten.div.Tensor"), site=birth)
+    cures = list(propose(Case(diagnose(observed(trace(born), steps=plain(1)))[0], bench)))
+    assert [c.remedy.target for c in cures] == [(f"function:{__file__}:shares_of",)]
+    assert cures[0].verification.verdict is Verdict.VERIFIED
+    assert "shares_of: put @fp16doctor.keep_fp32 on the line above" in cures[0].remedy.change
+    decorated = Bench(tuple(Job(Decorated, classified).tapes()), 60)
+    assert decorated.as_run().accepted
+
+
+class Decorated(Pooled):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(keep_fp32(shares_of)(self.pool.score(x)))
 
 
 def test_a_list_that_does_not_help_is_told_as_refuted() -> None:
@@ -344,7 +388,8 @@ def test_other_units_are_comments() -> None:
     text = pasted(("line:train.py:12", "function:train.py:loss"), "cuda")
     assert text.splitlines() == [
         "# train.py:12: call .float() on its inputs, inside torch.autocast('cuda', enabled=False)",
-        "# train.py:loss: call .float() on its inputs, inside torch.autocast('cuda', "
+        "# train.py:loss: put @fp16doctor.keep_fp32 on the line above its def (import fp16doctor), "
+        "or call .float() on its inputs, inside torch.autocast('cuda', "
         "enabled=False)",
     ]
     compile(pasted(("module:a", "line:train.py:12"), "cpu"), "paste", "exec")

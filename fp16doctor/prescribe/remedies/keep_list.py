@@ -16,7 +16,7 @@ from fp16doctor.prescribe.line_casts import SHORT, line_casts
 from fp16doctor.prescribe.line_casts import places as cast_places
 from fp16doctor.prescribe.paste import pasted
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
-from fp16doctor.prescribe.treatable import line_target, op_target, rises, target
+from fp16doctor.prescribe.treatable import function_target, line_target, op_target, rises, target
 from fp16doctor.replay.bare_products import HALF, leaving
 from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.finding import Finding
@@ -32,7 +32,8 @@ CHEAP_FLOPS = 0.25  # a list up to this share of the work is preferred to anothe
 def propose(case: Case) -> Iterator[Prescription]:
     """The list of modules and functions, and the list of lines, where each is accepted.
 
-    Where both are everything (one line that holds the model), the list of ops.
+    Where neither is accepted or both are everything (the model in a module or on a line), the
+    list of functions, then the list of ops.
     """
     treated = [(i, f) for i, f in case.of_precision if f.site is not None and not in_step(f)]
     if not treated:
@@ -45,8 +46,8 @@ def propose(case: Case) -> Iterator[Prescription]:
     sites = tuple(s for _, f in treated for s in places(f))
     found: Found = []
     affordable: Found = []
-    for unit in (target, line_target, op_target):
-        if unit is op_target and affordable:
+    for unit in (target, line_target, function_target, op_target):
+        if unit in (function_target, op_target) and affordable:
             break
         first = tuple(dict.fromkeys(map(unit, sites)))
         found += _lists(case, case.bench, first, unit)
