@@ -15,7 +15,7 @@ SHOWN = 4  # lines in a sentence
 
 
 def line_casts(tape: Tape, rules: tuple[KeepRule, ...]) -> tuple[str, ...]:
-    """Return ``train.py:24: `att @ v` gets fp32 and bf16: …`` for each line torch refuses."""
+    """Return ``train.py:24: `bmm` of `att @ v` gets fp32 and bf16: …`` for each refused line."""
     return tuple(_told(tape, site) for site in bare_products(tape, rules))
 
 
@@ -35,7 +35,11 @@ def _told(tape: Tape, site: OpSite) -> str:
     line, name = site.source or site.caller, _format(tape, site)
     where = f"{line.file}:{line.line}" if line is not None else site.op
     text = f"`{line.text}`" if line is not None and line.text else f"`{site.op}`"
-    return f"{where}: {text} gets fp32 and {SHORT[name]}: cast what is fp32 with .to(torch.{name})"
+    op = site.op.split(".")[1]
+    return (
+        f"{where}: `{op}` of {text} gets fp32 and {SHORT[name]}: "
+        f"cast what enters it in fp32 with .to(torch.{name})"
+    )
 
 
 def _format(tape: Tape, site: OpSite) -> str:

@@ -13,6 +13,7 @@ from fp16doctor.prescribe.edit import EDITED, diff, with_call_in_fp32, within_bl
 from fp16doctor.prescribe.line_casts import line_casts
 from fp16doctor.prescribe.line_float import line_in_fp32
 from fp16doctor.prescribe.paste_modules import NESTED_TO, Known, modules_in_fp32
+from fp16doctor.prescribe.uncast import without_cast
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
@@ -32,6 +33,7 @@ class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its in
 _WITH = "with torch.autocast(DEVICE, enabled=False), InFp32():"
 _HINT = "call .float() on its inputs, inside torch.autocast(DEVICE, enabled=False)"
 _DECORATOR = "put @fp16doctor.keep_fp32 on the line above its def (import fp16doctor)"
+_CAST = "leave out the cast to 16 bits; what takes the value may need one of its own"
 _OUT_OF_PLACE = (
     "make what it writes into fp32 beforehand (.float(), a buffer in torch.float32), and call "
     ".float() on its other inputs"
@@ -109,8 +111,19 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
         if not edited and rule.kind == "line" and not _writes_in_half(rule, tape):
             back = f"to(torch.{outputs}, " if outputs else ""
             edited = diff(line, within_block(line.text, _WITH, back))
+    if tape is not None and rule.kind == "line" and not _covered(rule, tape) and not outputs:
+        return _cast_left_out(rule, tape)
     result = f"; .to(torch.{outputs}) on what it hands on" if outputs else ""
     return edited or f"# {rule.what}: {_hint(rule, tape)}{result}"
+
+
+def _cast_left_out(rule: KeepRule, tape: Tape) -> str:
+    """A line that does nothing in 16 bits but cast to them: the line without the cast."""
+    sites = (c.site for c in tape.ops if base(c.op) == "_to_copy" and c.site.phase in _BEFORE)
+    lines = {s.caller or s.source for s in sites if covers(rule, s)}
+    line = lines.pop() if len(lines) == 1 else None
+    edited = diff(line, without_cast(line.text)) if line is not None and line.text else ""
+    return edited or f"# {rule.what}: {_CAST}"
 
 
 def _hint(rule: KeepRule, tape: Tape | None) -> str:

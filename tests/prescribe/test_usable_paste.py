@@ -214,7 +214,7 @@ def test_the_lines_are_named_where_it_overflows_again() -> None:
     assert cure.remedy.value is None
     (told,) = cure.remedy.casts
     assert "matmul" in told
-    assert told.endswith("gets fp32 and fp16: cast what is fp32 with .to(torch.float16)")
+    assert told.endswith("gets fp32 and fp16: cast what enters it in fp32 with .to(torch.float16)")
     assert f"# {told}" in cure.remedy.change.splitlines()
     assert f"# {told}" in forms_of(cure.remedy)[FP16DOCTOR].splitlines()
     assert "needs that cast by hand at " in cure.verification.reason
@@ -231,7 +231,7 @@ def test_the_line_with_the_cast_it_asks_for_runs() -> None:
     )
     last = code.splitlines()[-1]
     assert last.startswith("# ")
-    assert f"rotary.py:{number}: `{PRODUCT}` gets fp32 and bf16" in last
+    assert f"rotary.py:{number}: `bmm` of `{PRODUCT}` gets fp32 and bf16" in last
     trial = run_trial(tape, PrecisionPolicy("keep-list", keep=ROTARY))
     assert run_pasted(code, Cast).losses[0] == pytest.approx(trial.loss, rel=0.02)
 
