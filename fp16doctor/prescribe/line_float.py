@@ -143,7 +143,8 @@ def _all_wide(calls: Sequence[OpCall], wide: set[int]) -> bool:
     wide = set(wide)
     for call in calls:
         given = [r for r in refs_in((call.args, call.kwargs)) if r.dtype in HALF]
-        decides = any(r.storage in wide and r.shape for r in given)
+        shaped = [r for r in given if r.shape] or given  # a number of a tensor decides alone only
+        decides = any(r.storage in wide for r in shaped)
         keeps = any(r.storage in call.mutates and r.storage not in wide for r in given)
         if not decides or keeps or takes_lower_precision(call.op):
             return False

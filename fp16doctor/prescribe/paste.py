@@ -108,6 +108,8 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
             edited = diff(line, _call_edited(rule, line.text, tape, back))
         if not edited and rule.kind == "line":
             edited = diff(line, line_in_fp32(line.text, _covered(rule, tape), tape, back))
+        if not edited and rule.kind == "line" and not outputs and _casts_all(rule, tape):
+            edited = diff(line, without_cast(line.text, ".float()"))
         if not edited and rule.kind == "line" and not _writes_in_half(rule, tape):
             back = f"to(torch.{outputs}, " if outputs else ""
             edited = diff(line, within_block(line.text, _WITH, back))
@@ -115,6 +117,15 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
         return _cast_left_out(rule, tape)
     result = f"; .to(torch.{outputs}) on what it hands on" if outputs else ""
     return edited or f"# {rule.what}: {_hint(rule, tape)}{result}"
+
+
+def _casts_all(rule: KeepRule, tape: Tape) -> bool:
+    """Tell whether a line makes 16-bit values only of what it casts or makes itself."""
+    mine = [c for c in tape.ops if c.site.phase in _BEFORE and covers(rule, c.site)]
+    made = {r.storage for c in mine for r in refs_in(c.outputs)}
+    halves = [c for c in mine if any(r.dtype in _HALF for r in refs_in(c.outputs))]
+    taken = {r.storage for c in halves for r in refs_in((c.args, c.kwargs)) if r.dtype in _HALF}
+    return taken <= made and not any(takes_lower_precision(c.op) for c in mine)
 
 
 def _cast_left_out(rule: KeepRule, tape: Tape) -> str:

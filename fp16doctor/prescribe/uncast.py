@@ -1,4 +1,4 @@
-"""A line of the script without its cast to 16 bits.
+"""A line of the script without its cast to 16 bits, or with one to fp32 in its place.
 
 Must not know why the cast is left out.
 """
@@ -12,11 +12,11 @@ from fp16doctor.prescribe.edit import called, is_function_of_torch, nodes, splic
 _CASTS = ("half", "bfloat16", "to", "type", "type_as")
 
 
-def without_cast(text: str) -> str | None:
+def without_cast(text: str, instead: str = "") -> str | None:
     """Return a line with what its only cast is made on in the cast's place.
 
-    ``y.to(w.dtype)`` becomes ``y``. None where the line has another cast beside it, or the call
-    may move the tensor as well.
+    ``y.to(w.dtype)`` becomes ``y``; ``y.float()`` where ``instead`` is ``.float()``. None where the
+    line has another cast beside it, or the call may move the tensor as well.
     """
     casts = [n for n in nodes(text) if isinstance(n, ast.Call) and called(n, strip=False) in _CASTS]
     if len(casts) != 1 or not _is_only_cast(casts[0]):
@@ -25,7 +25,7 @@ def without_cast(text: str) -> str | None:
     value = casts[0].func.value
     inner = ast.get_source_segment(text, value) or ""
     atom = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
-    return spliced(text, casts[0], inner if atom else f"({inner})")
+    return spliced(text, casts[0], (inner if atom else f"({inner})") + instead)
 
 
 def _is_only_cast(call: ast.Call) -> bool:

@@ -52,6 +52,8 @@ LINES = {
     "h = (h.float() * h.float()).mean(-1, keepdim=True).rsqrt() * h.float()",
     "h = torch.square(h[..., 0:8]).sum(-1, keepdim=True) / 1e3 + h":
     "h = torch.square(h.float()[..., 0:8]).sum(-1, keepdim=True) / 1e3 + h.float()",
+    "h = h / (h.pow(2).sum().sqrt() + 1e-12)":
+    "h = h.float() / (h.float().pow(2).sum().sqrt() + 1e-12)",
     "h *= (h / 9).exp()": "h = h.float() * (h.float() / 9).exp()",
     "h -= h.detach() * 2": "h = h.float() - (h.float().detach() * 2)",
     "h.mul_(h.detach().exp())": "h = h.float().mul(h.float().detach().exp())",

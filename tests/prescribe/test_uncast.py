@@ -77,6 +77,24 @@ def test_the_edit_of_a_cast_that_overflows_is_its_removal(tmp_path: Path) -> Non
     assert trial.loss == pytest.approx(cured, rel=2e-3)
 
 
+MASKED = """\
+        masked = (x > 0).to(x.dtype) * torch.finfo(x.dtype).min
+        p = torch.exp(masked - x.abs() * 30).to(x.dtype) + x
+"""
+
+
+def test_a_mask_that_the_line_makes_of_booleans_is_made_in_fp32(tmp_path: Path) -> None:
+    body = MASKED.strip()
+    (tape,) = Job(net(tmp_path / "net.py", body), loss, PURE).tapes()
+    rule = f"line:{tmp_path / 'net.py'}:{HEAD.count(chr(10)) + 1}"
+    _, old, new = pasted((rule,), "cpu", tape).splitlines()[:3]
+    assert old == "- masked = (x > 0).to(x.dtype) * torch.finfo(x.dtype).min"
+    assert new == "+ masked = (x > 0).float() * torch.finfo(x.dtype).min"
+    trial = run_trial(tape, PrecisionPolicy("keep", keep=(KeepRule(rule),)))
+    edited = Job(net(tmp_path / "edited.py", body.replace(old[2:], new[2:])), loss, PURE)
+    assert trial.loss == pytest.approx(edited.real().losses[0], rel=2e-3)
+
+
 def test_words_where_the_cast_is_not_known(tmp_path: Path) -> None:
     job = Job(net(tmp_path / "net.py", "p = p.to(x.dtype).to(x.dtype)"), loss, PURE)
     (tape,) = job.tapes()
