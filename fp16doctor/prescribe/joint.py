@@ -99,7 +99,9 @@ def _keep_and_scale(
                 by = _scale(bench, attempt, exponent)
                 yield _together(bench, attempt, (remedy, treats), (by, tuple(scaled) or treats))
                 return
-    refused = bench.attempt_at(policy_of(tuple(map(target, sites))), 2.0 ** SCALES[0])
+    refused = bench.attempt_at(
+        policy_of(tuple(dict.fromkeys(map(target, sites)))), 2.0 ** SCALES[0]
+    )
     yield (_refused(case, bench, refused, treats, 2.0 ** SCALES[0]),)
 
 

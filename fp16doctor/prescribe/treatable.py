@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from fp16doctor.replay.keep import in_torch_module
 from fp16doctor.schema.finding import REFERENCE_FAILS, RISE, SCALER_RAISED, Fault, Finding, Severity
-from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.location import OpSite, Phase
 
 # Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
 OF_PRECISION = frozenset(
@@ -22,6 +22,7 @@ OF_ROUNDING = frozenset(("FD305", "FD306"))
 # Codes of a GradScaler used so that the update is another one than without it.
 SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409", "FD410", "FD411", "FD412"))
 REFUSAL = "FD901"
+COLLAPSED = "FD401"
 DIVERGED = "FD116"  # fp32 does the same: what overflows afterwards is not to be treated
 
 
@@ -47,11 +48,17 @@ def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]
     return tuple(
         (i, f)
         for i, f in demanding(findings)
-        if codes_of(f) & OF_PRECISION
-        and f.fault is not Fault.LOSS_SCALE
+        if ((codes_of(f) & OF_PRECISION and f.fault is not Fault.LOSS_SCALE) or outgrows_scale(f))
         and not fails_anyway(f)
         and not misuses_scaler(f)
     )
+
+
+def outgrows_scale(finding: Finding) -> bool:
+    """Tell whether gradients leave the format at a loss scale of 1 already: the format is short."""
+    at = [e.measured for e in finding.evidence if e.quantity == "loss scale"]
+    in_backward = finding.site is not None and finding.site.phase is Phase.BACKWARD
+    return finding.code == COLLAPSED and in_backward and any(v < 1 for v in at)
 
 
 def fails_anyway(finding: Finding) -> bool:

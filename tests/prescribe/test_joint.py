@@ -118,6 +118,16 @@ def test_what_no_scale_helps_is_refuted_together() -> None:
     assert all(found[i] not in together for i in answer.prescriptions)
 
 
+def test_a_place_of_two_findings_is_named_once() -> None:
+    def vanished(model: nn.Module, cast: Callable[[Tensor], Tensor]) -> Tensor:
+        return classified(model, cast) * 1e-25
+
+    bench = bench_of(*WIDE, loss=vanished)
+    found, _ = plan((finding(), finding("FD102"), underflow()), bench)
+    (together,) = (p for p in found if "loss scale of 2¹⁶ as well" in p.verification.reason)
+    assert len(set(together.remedy.target)) == len(together.remedy.target)
+
+
 def test_a_spent_budget_joins_nothing() -> None:
     found, answer = plan((finding(), underflow()), bench_of(*WIDE, budget=0.0))
     assert answer.status is RecommendationStatus.NONE_FOUND
