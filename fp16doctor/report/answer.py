@@ -5,6 +5,8 @@ Must not know how they are drawn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fp16doctor.report import wording
 from fp16doctor.report.confirmed import confirm_line, proof_words
 from fp16doctor.report.nearest import nearest_limit
@@ -27,7 +29,12 @@ from fp16doctor.report.view_model import AnswerView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Finding, OutcomeOfCheck, Severity
 from fp16doctor.schema.location import OpSite, SourceLine
-from fp16doctor.schema.prescription import RecommendationStatus, Verdict
+from fp16doctor.schema.prescription import (
+    TOGETHER,
+    Prescription,
+    RecommendationStatus,
+    Verdict,
+)
 from fp16doctor.schema.recording import OutcomeKind
 
 
@@ -202,7 +209,16 @@ def _proved(diagnosis: Diagnosis) -> str:
     if not cures or any(c.verification.verdict is not Verdict.VERIFIED for c in cures):
         return "not verified"
     steps = sorted({s for c in cures for s in c.verification.steps})
-    bounds = dict.fromkeys(c.verification.reason for c in cures if c.verification.reason)
+    joint = any(c.verification.reason.startswith(TOGETHER) for c in cures)
+    how = "verified together" if joint else "verified"
+    bounds = dict.fromkeys(b for c in cures for b in _bounds(c, cures))
     if bounds:  # the proof holds so far and no further
-        return f"verified: {'; '.join(bounds)}"
-    return f"verified by replay of {wording.steps_named(steps)}" if steps else "verified by replay"
+        return f"{how}: {'; '.join(bounds)}"
+    return f"{how} by replay of {wording.steps_named(steps)}" if steps else f"{how} by replay"
+
+
+def _bounds(cure: Prescription, cures: Sequence[Prescription]) -> list[str]:
+    """How far its proof holds; the cures that it was tried with are named already."""
+    others = " and ".join(c.remedy.title for c in cures if c is not cure)
+    rest = cure.verification.reason.removeprefix(f"{TOGETHER}{others}")
+    return [bound for bound in rest.split("; ") if bound]

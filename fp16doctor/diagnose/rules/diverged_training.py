@@ -98,7 +98,10 @@ def diverged_training(seen: Observations) -> Iterator[Finding]:
             f"own batch {number(jump.again)}: no format, loss scale or keep-list changes it."
         ),
         site=site,
-        evidence=(Evidence("loss", jump.loss, "recorded"),),
+        evidence=(
+            Evidence("loss", jump.loss, "recorded"),
+            Evidence("loss", jump.reference, f"replayed:{jump.update.reference}"),
+        ),
         reaches=("loss", "parameters"),
         advice=(
             f"lower the learning rate of step {site.step}{line_of(site)}, warm it up more slowly, "
