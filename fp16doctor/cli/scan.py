@@ -86,7 +86,7 @@ from fp16doctor.errors import UsageError
     "--lint",
     "style",
     is_flag=True,
-    help="Tell what the script's text shows and no run is harmed by as well: deprecated names.",
+    help="Also tell what the script's text shows and harms no run: deprecated names, apex.",
 )
 @format_option()
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
