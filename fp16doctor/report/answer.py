@@ -41,7 +41,7 @@ from fp16doctor.schema.recording import OutcomeKind
 def answer(diagnosis: Diagnosis) -> AnswerView:
     """Word the answer for whatever happened: a fault, none, none that could be seen."""
     mark = _mark(diagnosis)
-    said = [_verdict(diagnosis, mark), exception_story(diagnosis)]
+    said = [_verdict(diagnosis), exception_story(diagnosis)]
     if top_finding(diagnosis) is None and _ended_badly(diagnosis):
         said.reverse()  # nothing else was found: the exception is the news
     verdict, do = "; ".join(p for p in said if p), _do(diagnosis, mark)
@@ -68,7 +68,7 @@ def _ended_badly(diagnosis: Diagnosis) -> bool:
     return diagnosis.run.outcome.kind in (OutcomeKind.RAISED, OutcomeKind.EXITED)
 
 
-def _verdict(diagnosis: Diagnosis, mark: str) -> str:
+def _verdict(diagnosis: Diagnosis) -> str:
     top = top_finding(diagnosis)
     if top:
         said = [_headline(diagnosis, top), *run_clauses(diagnosis, top)]
