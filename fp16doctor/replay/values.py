@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+HALF = ("float16", "bfloat16")  # torch names of the 16-bit formats
 FORMAT_NAMES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
