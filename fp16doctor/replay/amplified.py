@@ -11,14 +11,12 @@ Must not know what the error does to a gradient.
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.player import Player
-from fp16doctor.replay.values import FORMAT_NAMES, HALF
+from fp16doctor.replay.values import FORMAT_NAMES, HALF, relative_error
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.precision import AmplifiedError
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
@@ -94,11 +92,3 @@ class Amplified:
 
 def _is_sum(call: OpCall) -> bool:
     return op_traits.is_sum(call.op) or op_traits.base(call.op) in _SUMS
-
-
-def relative_error(mine: Tensor, exact: Tensor) -> float:
-    """Return ‖mine − exact‖ / ‖exact‖; 0 where that is not defined."""
-    a, b = mine.double(), exact.double()
-    norm = float(b.norm())
-    error = float((a - b).norm()) / norm if norm else 0.0
-    return error if error - error == 0 else 0.0
