@@ -25,16 +25,6 @@ from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, StepInfo
 HandMade = dict[str, Callable[[], Diagnosis]]
 
 
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
-
-
-@pytest.fixture
-def healthy(hand_made: HandMade) -> Diagnosis:
-    return hand_made["healthy"]()
-
-
 def answer(diagnosis: Diagnosis) -> AnswerView:
     return build_view(diagnosis).answer
 

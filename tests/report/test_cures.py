@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
-
-import pytest
 
 from fp16doctor.report.cure_table import cure_table
 from fp16doctor.report.folded import folded_advice
@@ -23,13 +20,6 @@ from fp16doctor.schema.prescription import (
     Verdict,
     Verification,
 )
-
-HandMade = dict[str, Callable[[], Diagnosis]]
-
-
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
 
 
 def remedy(*comparison: tuple[str, str, str]) -> RemedyView:
