@@ -43,9 +43,9 @@ def table(page: Lines, remedies: Sequence[RemedyView], cures: CureTable, more: s
     shown = [i for i in range(len(cures.columns)) if _tells(cures, i)]
     heads = [short_head(cures.columns[i]) for i in shown]
     numbers = [[row[i][1] for i in shown] for row in cures.numbers]
-    verdicts = ["cures tried", "as run", *(r.verdict for r in remedies)]
     body = [[head for head, _ in heads], [_as_run(cures, i) for i in shown], *numbers]
-    lines = list(aligned([[verdict, *row] for verdict, row in zip(verdicts, body, strict=True)]))
+    firsts = _first_column(remedies)
+    lines = list(aligned([[first, *row] for first, row in zip(firsts, body, strict=True)]))
     page.gap()
     page.lines.append(page.paint(lines[0].rstrip(), "label"))
     if shown:
@@ -56,6 +56,12 @@ def table(page: Lines, remedies: Sequence[RemedyView], cures: CureTable, more: s
     for text in ("; ".join(legend), more):
         if text:
             page.put(text)
+
+
+def _first_column(remedies: Sequence[RemedyView]) -> list[str]:
+    verdicts = [r.verdict for r in remedies]
+    tried = any(v != "not verified" for v in verdicts)
+    return ["cures tried" if tried else "cures", "as run", *verdicts]
 
 
 def _tells(cures: CureTable, column: int) -> bool:
@@ -71,16 +77,15 @@ def _as_run(cures: CureTable, column: int) -> str:
 
 
 def _rows(page: Lines, remedies: Sequence[RemedyView], numbers: Sequence[str]) -> None:
-    side = max(map(cells, ["cures tried", *(r.verdict for r in remedies)])) + 2
+    side = max(map(cells, _first_column(remedies))) + 2
     alone = sum(r.recommended for r in remedies) == 1
     for remedy, line in zip(remedies, numbers, strict=True):
-        said = "recommended: as above" if alone and remedy.recommended else _said(remedy)
+        said = f"{remedy.standing}: as above" if alone and remedy.recommended else _said(remedy)
         _row(page, remedy.verdict, line, said, side)
 
 
 def _said(remedy: RemedyView) -> str:
-    mark = "recommended" if remedy.recommended else ""
-    return ": ".join(p for p in (mark, remedy.title, remedy.reason) if p)
+    return ": ".join(p for p in (remedy.standing, remedy.title, remedy.reason) if p)
 
 
 def _row(page: Lines, verdict: str, numbers: str, said: str, side: int) -> None:

@@ -117,6 +117,15 @@ def test_cures_are_a_table_under_the_numbers_of_the_run(treated: Diagnosis) -> N
     assert re.fullmatch(r"not verified +edit the script: it needs an edit", table[5])
 
 
+def test_a_cure_that_nobody_tried_is_advised_not_recommended(treated: Diagnosis) -> None:
+    (edit,) = treated.prescriptions[-1:]
+    chosen = replace(treated.recommendation, prescriptions=(0,))
+    text = shown(replace(treated, prescriptions=(edit,), recommendation=chosen))
+    assert re.search(r"^not verified +advised: as above$", text, flags=re.M)
+    assert "cures tried" not in text
+    assert "recommended" not in text
+
+
 def test_the_legend_explains_the_columns_that_are_there(treated: Diagnosis) -> None:
     text = shown(treated)
     assert "error: ‖g − fp32 g‖/‖fp32 g‖; descent: share of fp32's; loss: after 10 steps" in text
