@@ -298,3 +298,23 @@ def test_a_step_that_made_nan_and_has_no_known_loss_is_told(healthy: Diagnosis) 
     verdict = answer(replace(healthy, steps=steps)).verdict
     assert "nothing wrong found" not in verdict
     assert f"step {unknown.step} made inf or NaN, and its loss is not known" in verdict
+
+
+def test_a_format_that_was_refuted_is_not_advised(overflow: Diagnosis) -> None:
+    cure = overflow.prescriptions[0]
+    refuted = replace(cure.verification, verdict=Verdict.REFUTED)
+    none = Recommendation(RecommendationStatus.NONE_FOUND, "none of 1 cures meets the criteria")
+
+    def do(advice: str) -> str:
+        finding = replace(overflow.findings[0], advice=advice)
+        sick = replace(
+            overflow,
+            findings=(finding, *overflow.findings[1:]),
+            prescriptions=(replace(cure, verification=refuted),),
+            recommendation=none,
+        )
+        return answer(sick).do
+
+    formats = "keep `0` in fp32, or train in bf16"
+    assert do(f"scale the value, or {formats}").startswith("scale the value (not verified)")
+    assert do(formats) == "none of 1 cures meets the criteria"
