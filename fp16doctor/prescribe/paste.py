@@ -17,6 +17,7 @@ from fp16doctor.prescribe.uncast import without_cast
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.location import Phase, SourceLine
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
@@ -38,7 +39,6 @@ _OUT_OF_PLACE = (
     "make what it writes into fp32 beforehand (.float(), a buffer in torch.float32), and call "
     ".float() on its other inputs"
 )
-_HALF = ("float16", "bfloat16")
 _BEFORE = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
 
 
@@ -123,8 +123,8 @@ def _casts_all(rule: KeepRule, tape: Tape) -> bool:
     """Tell whether a line makes 16-bit values only of what it casts or makes itself."""
     mine = [c for c in tape.ops if c.site.phase in _BEFORE and covers(rule, c.site)]
     made = {r.storage for c in mine for r in refs_in(c.outputs)}
-    halves = [c for c in mine if any(r.dtype in _HALF for r in refs_in(c.outputs))]
-    taken = {r.storage for c in halves for r in refs_in((c.args, c.kwargs)) if r.dtype in _HALF}
+    halves = [c for c in mine if any(r.dtype in HALF for r in refs_in(c.outputs))]
+    taken = {r.storage for c in halves for r in refs_in((c.args, c.kwargs)) if r.dtype in HALF}
     return taken <= made and not any(takes_lower_precision(c.op) for c in mine)
 
 
@@ -148,7 +148,7 @@ def _hint(rule: KeepRule, tape: Tape | None) -> str:
 def _writes_in_half(rule: KeepRule, tape: Tape) -> bool:
     """Tell whether an op that a rule covers writes into a tensor that is 16 bits wide."""
     return any(
-        r.storage in c.mutates and r.dtype in _HALF
+        r.storage in c.mutates and r.dtype in HALF
         for c in _covered(rule, tape)
         for r in refs_in((c.args, c.kwargs))
     )
@@ -176,4 +176,4 @@ def _covered(rule: KeepRule, tape: Tape) -> tuple[OpCall, ...]:
 
 
 def _in_half(call: OpCall) -> bool:
-    return any(r.dtype in _HALF for r in refs_in((call.args, call.outputs)))
+    return any(r.dtype in HALF for r in refs_in((call.args, call.outputs)))

@@ -74,18 +74,10 @@ def plan(
         bench.of_rounding = any(codes_of(f) & OF_ROUNDING for _, f in demanding(findings))
     case = Case(tuple(findings), bench, updates, refused, run)
     found = tuple(map(with_forms, held_to_intended(case, tuple(prescriptions(case)))))
-    if leading.name in _LOGIC:
-        return found, Recommendation(
-            RecommendationStatus.NOT_PRECISION,
-            "not a matter of precision: no format or loss scale changes it",
-            prescriptions=_code_changes(found, tuple(findings).index(leading)),
-        )
-    if fails_anyway(leading):
-        return found, Recommendation(
-            RecommendationStatus.NOT_PRECISION,
-            "no format is a cure: the replay in a wider one is not finite either",
-            prescriptions=_code_changes(found, tuple(findings).index(leading)),
-        )
+    beyond = _beyond_precision(leading)
+    if beyond:
+        change = _code_changes(found, tuple(findings).index(leading))
+        return found, Recommendation(RecommendationStatus.NOT_PRECISION, beyond, change)
     groups = tuple(tuple(map(with_forms, g)) for g in joint_cures(case, found))
     answer = _recommendation(tuple(findings), leading, found, bench)
     answer = _joint(case, groups, found, answer) or answer
@@ -94,6 +86,15 @@ def plan(
         beside = note(case, [found[i] for i in answer.prescriptions])
         answer = replace(answer, sentence=answer.sentence + beside)
     return without_twins(found, answer)
+
+
+def _beyond_precision(leading: Finding) -> str:
+    """Why no format cures a finding, "" where one may."""
+    if leading.name in _LOGIC:
+        return "not a matter of precision: no format or loss scale changes it"
+    if fails_anyway(leading):
+        return "no format is a cure: the replay in a wider one is not finite either"
+    return ""
 
 
 def _joint(

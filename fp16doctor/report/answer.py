@@ -5,6 +5,8 @@ Must not know how they are drawn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fp16doctor.report import wording
 from fp16doctor.report.confirmed import confirm_line, proof_words
 from fp16doctor.report.nearest import nearest_limit
@@ -27,14 +29,22 @@ from fp16doctor.report.view_model import AnswerView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Finding, OutcomeOfCheck, Severity
 from fp16doctor.schema.location import OpSite, SourceLine
-from fp16doctor.schema.prescription import RecommendationStatus, Verdict
+from fp16doctor.schema.prescription import (
+    TOGETHER,
+    Prescription,
+    RecommendationStatus,
+    RemedyKind,
+    Verdict,
+)
 from fp16doctor.schema.recording import OutcomeKind
+
+_FORMAT_ADVICE = ("keep `", "run `", "train in ")  # how a format is advised
 
 
 def answer(diagnosis: Diagnosis) -> AnswerView:
     """Word the answer for whatever happened: a fault, none, none that could be seen."""
     mark = _mark(diagnosis)
-    said = [_verdict(diagnosis, mark), exception_story(diagnosis)]
+    said = [_verdict(diagnosis), exception_story(diagnosis)]
     if top_finding(diagnosis) is None and _ended_badly(diagnosis):
         said.reverse()  # nothing else was found: the exception is the news
     verdict, do = "; ".join(p for p in said if p), _do(diagnosis, mark)
@@ -61,7 +71,7 @@ def _ended_badly(diagnosis: Diagnosis) -> bool:
     return diagnosis.run.outcome.kind in (OutcomeKind.RAISED, OutcomeKind.EXITED)
 
 
-def _verdict(diagnosis: Diagnosis, mark: str) -> str:
+def _verdict(diagnosis: Diagnosis) -> str:
     top = top_finding(diagnosis)
     if top:
         said = [_headline(diagnosis, top), *run_clauses(diagnosis, top)]
@@ -159,11 +169,12 @@ def _do(diagnosis: Diagnosis, mark: str) -> str:
     if chosen.status is RecommendationStatus.PRESCRIBED:
         return f"{chosen.sentence} ({proof_words(diagnosis, _proved(diagnosis))})"
     if top:
-        advice = f"{top.advice} (not verified)" if top.advice else ""
+        open_advice = _not_refuted(top.advice, diagnosis)
+        advice = f"{open_advice} (not verified)" if open_advice else ""
         if chosen.status is RecommendationStatus.NONE_NEEDED:
             return advice or "start at the place above: no cure of it was tried"
-        if top.advice and chosen.sentence.startswith(top.advice):
-            return f"{top.advice} (not verified)"
+        if advice and chosen.sentence.startswith(top.advice):
+            return advice
         said = chosen.sentence
         return wording.joined(advice, said) or "no cure is known for this finding"
     if not diagnosis.steps:
@@ -171,6 +182,17 @@ def _do(diagnosis: Diagnosis, mark: str) -> str:
     if mark == "unknown":
         return _do_without_a_cause(diagnosis)
     return chosen.sentence or "nothing to change"
+
+
+def _not_refuted(advice: str, diagnosis: Diagnosis) -> str:
+    """What an advice still leaves open where other formats were tried and are no cure."""
+    formats = (RemedyKind.DTYPE, RemedyKind.FP32_KEEP)
+    tried = (p for p in diagnosis.prescriptions if p.remedy.kind in formats)
+    if not any(p.verification.verdict is Verdict.REFUTED for p in tried):
+        return advice
+    for alternative in _FORMAT_ADVICE:
+        advice = advice.split(f", or {alternative}")[0]
+    return "" if advice.startswith(_FORMAT_ADVICE) else advice
 
 
 def _let_it_train(diagnosis: Diagnosis) -> str:
@@ -202,7 +224,16 @@ def _proved(diagnosis: Diagnosis) -> str:
     if not cures or any(c.verification.verdict is not Verdict.VERIFIED for c in cures):
         return "not verified"
     steps = sorted({s for c in cures for s in c.verification.steps})
-    bounds = dict.fromkeys(c.verification.reason for c in cures if c.verification.reason)
+    joint = any(c.verification.reason.startswith(TOGETHER) for c in cures)
+    how = "verified together" if joint else "verified"
+    bounds = dict.fromkeys(b for c in cures for b in _bounds(c, cures))
     if bounds:  # the proof holds so far and no further
-        return f"verified: {'; '.join(bounds)}"
-    return f"verified by replay of {wording.steps_named(steps)}" if steps else "verified by replay"
+        return f"{how}: {'; '.join(bounds)}"
+    return f"{how} by replay of {wording.steps_named(steps)}" if steps else f"{how} by replay"
+
+
+def _bounds(cure: Prescription, cures: Sequence[Prescription]) -> list[str]:
+    """How far its proof holds; the cures that it was tried with are named already."""
+    others = " and ".join(c.remedy.title for c in cures if c is not cure)
+    rest = cure.verification.reason.removeprefix(f"{TOGETHER}{others}")
+    return [bound for bound in rest.split("; ") if bound]

@@ -11,22 +11,18 @@ import pytest
 from fp16doctor.report.view import build_view
 from fp16doctor.report.view_model import AnswerView
 from fp16doctor.schema.diagnosis import Diagnosis, FidelitySummary
-from fp16doctor.schema.finding import Fault, Severity
+from fp16doctor.schema.finding import Evidence, Fault, Severity
 from fp16doctor.schema.location import SourceLine
-from fp16doctor.schema.prescription import Recommendation, RecommendationStatus, Verdict
+from fp16doctor.schema.prescription import (
+    TOGETHER,
+    Prescription,
+    Recommendation,
+    RecommendationStatus,
+    Verdict,
+)
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, StepInfo
 
 HandMade = dict[str, Callable[[], Diagnosis]]
-
-
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
-
-
-@pytest.fixture
-def healthy(hand_made: HandMade) -> Diagnosis:
-    return hand_made["healthy"]()
 
 
 def answer(diagnosis: Diagnosis) -> AnswerView:
@@ -52,6 +48,24 @@ def test_a_cure_is_called_verified_only_after_its_replay(overflow: Diagnosis) ->
         assert "(verified" not in do
 
 
+def test_that_two_cures_were_tried_together_is_said_once(overflow: Diagnosis) -> None:
+    def part(title: str, reason: str) -> Prescription:
+        base = overflow.prescriptions[0]
+        proof = replace(base.verification, reason=reason)
+        return replace(base, remedy=replace(base.remedy, title=title), verification=proof)
+
+    def do(*reasons: str) -> str:
+        both = tuple(map(part, ("keep `a` in fp32", "a loss scale of 2⁸"), reasons))
+        chosen = replace(overflow.recommendation, sentence="keep, and scale", prescriptions=(0, 1))
+        return answer(replace(overflow, prescriptions=both, recommendation=chosen)).do
+
+    one, two = f"{TOGETHER}a loss scale of 2⁸", f"{TOGETHER}keep `a` in fp32"
+    steps = "verified together by replay of steps 0, 3 and 4"
+    assert do(one, two) == f"keep, and scale ({steps})"
+    bounds = do(f"{one}; with a cast; one step", f"{two}; one step")
+    assert bounds == "keep, and scale (verified together: with a cast; one step)"
+
+
 def test_advice_alone_is_marked_as_not_verified(hand_made: HandMade) -> None:
     assert "(not verified)" in answer(hand_made["raised"]()).do
 
@@ -61,6 +75,21 @@ def test_a_fault_of_logic_says_that_no_dtype_helps(hand_made: HandMade) -> None:
     assert "no dtype, loss scale or keep-list cures it" in said.do
     assert "the fp32 replay of the same step has the fault as well" in said.proof
     assert "upstream: aten.masked_fill.Scalar at train.py:60" in said.place
+
+
+def test_the_reference_is_the_one_of_the_findings_own_step(hand_made: HandMade) -> None:
+    """Another step of the run had fp64 for its reference."""
+    logic = hand_made["logic-nan"]()
+    wide = replace(logic, replay=replace(logic.replay, reference="fp64"))
+    seen = (
+        Evidence("non-finite elements", 1.0, "recorded"),
+        Evidence("amax", 2.0, "replayed:fp32"),
+    )
+    top = replace(logic.findings[0], evidence=seen)
+    own = replace(wide, findings=(top, *logic.findings[1:]))
+    assert "the fp32 replay of the same step has the fault as well" in answer(own).proof
+    bare = replace(top, evidence=seen[:1])
+    assert "the fp64 replay of the" in answer(replace(own, findings=(bare,))).proof
 
 
 def test_a_healthy_run_says_so_and_how_much_was_seen(healthy: Diagnosis) -> None:
@@ -269,3 +298,23 @@ def test_a_step_that_made_nan_and_has_no_known_loss_is_told(healthy: Diagnosis) 
     verdict = answer(replace(healthy, steps=steps)).verdict
     assert "nothing wrong found" not in verdict
     assert f"step {unknown.step} made inf or NaN, and its loss is not known" in verdict
+
+
+def test_a_format_that_was_refuted_is_not_advised(overflow: Diagnosis) -> None:
+    cure = overflow.prescriptions[0]
+    refuted = replace(cure.verification, verdict=Verdict.REFUTED)
+    none = Recommendation(RecommendationStatus.NONE_FOUND, "none of 1 cures meets the criteria")
+
+    def do(advice: str) -> str:
+        finding = replace(overflow.findings[0], advice=advice)
+        sick = replace(
+            overflow,
+            findings=(finding, *overflow.findings[1:]),
+            prescriptions=(replace(cure, verification=refuted),),
+            recommendation=none,
+        )
+        return answer(sick).do
+
+    formats = "keep `0` in fp32, or train in bf16"
+    assert do(f"scale the value, or {formats}").startswith("scale the value (not verified)")
+    assert do(formats) == "none of 1 cures meets the criteria"
