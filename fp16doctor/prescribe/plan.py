@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.beside_guards import without_advice
 from fp16doctor.prescribe.beside_misuse import held_to_intended
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.joint import joint_cures
@@ -52,12 +53,13 @@ def plan(
     lost: bool = False,
     refused: Tape | None = None,
     run: RunInfo | None = None,
+    beyond: Bench | None = None,
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
     """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence.
 
     ``lost``: a step was taken on a non-finite loss, so that something is needed in any case.
     ``refused``: the step up to a call that raised and ended the script. ``run``: what is known
-    where no step was kept.
+    where no step was kept. ``beyond``: steps that are not finite in fp32 either.
     """
     leading = next((finding for _, finding in demanding(findings)), None)
     if leading is None and lost:
@@ -72,20 +74,11 @@ def plan(
     if bench is not None:
         bench.faults = faults_of(findings)
         bench.of_rounding = any(codes_of(f) & OF_ROUNDING for _, f in demanding(findings))
-    case = Case(tuple(findings), bench, updates, refused, run)
-    found = tuple(map(with_forms, held_to_intended(case, tuple(prescriptions(case)))))
-    if leading.name in _LOGIC:
-        return found, Recommendation(
-            RecommendationStatus.NOT_PRECISION,
-            "not a matter of precision: no format or loss scale changes it",
-            prescriptions=_code_changes(found, tuple(findings).index(leading)),
-        )
-    if fails_anyway(leading):
-        return found, Recommendation(
-            RecommendationStatus.NOT_PRECISION,
-            "no format is a cure: the replay in a wider one is not finite either",
-            prescriptions=_code_changes(found, tuple(findings).index(leading)),
-        )
+    case = Case(tuple(findings), bench, updates, refused, run, beyond)
+    tried = tuple(held_to_intended(case, tuple(prescriptions(case))))
+    found = tuple(map(with_forms, without_advice(tried, findings)))
+    if leading.name in _LOGIC or fails_anyway(leading):
+        return without_twins(found, _beyond_formats(tuple(findings), leading, found))
     groups = tuple(tuple(map(with_forms, g)) for g in joint_cures(case, found))
     answer = _recommendation(tuple(findings), leading, found, bench)
     answer = _joint(case, groups, found, answer) or answer
@@ -94,6 +87,22 @@ def plan(
         beside = note(case, [found[i] for i in answer.prescriptions])
         answer = replace(answer, sentence=answer.sentence + beside)
     return without_twins(found, answer)
+
+
+def _beyond_formats(
+    findings: tuple[Finding, ...], leading: Finding, found: tuple[Prescription, ...]
+) -> Recommendation:
+    """The change of code for what no format cures: the guard, where one stood in the trial."""
+    sentence = (
+        "not a matter of precision: no format or loss scale changes it"
+        if leading.name in _LOGIC
+        else "no format is a cure: the replay in a wider one is not finite either"
+    )
+    chosen = _code_changes(found, findings.index(leading))
+    own = [found[i].remedy.title for i in chosen if found[i].remedy.title != leading.advice]
+    return Recommendation(
+        RecommendationStatus.NOT_PRECISION, " · ".join((*own, sentence)), prescriptions=chosen
+    )
 
 
 def _joint(
@@ -171,9 +180,11 @@ def _unverified(
 
 
 def _code_changes(found: tuple[Prescription, ...], place: int) -> tuple[int, ...]:
-    """Return the position of the change of code for one finding."""
-    changes = (i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX)
-    return tuple(i for i in changes if place in found[i].treats)[:1]
+    """Return the position of the change of code for one finding: a guard before mere advice."""
+    changes = [i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX]
+    proved = [found[i].verification.verdict is Verdict.VERIFIED for i in changes]
+    fit = sorted(zip(proved, changes, strict=True), key=lambda both: not both[0])
+    return tuple(i for _, i in fit if place in found[i].treats)[:1]
 
 
 def _behind(prescription: Prescription, leading: Finding) -> int:

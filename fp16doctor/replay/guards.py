@@ -39,7 +39,7 @@ class Guard:
 def guarded_ops(tape: Tape, line: SourceLine, op: str) -> tuple[OpCall, ...]:
     """Return the ops of forward and loss that a guard of that line and kind acts on."""
     calls = (c for c in tape.ops if c.site.phase in FORWARD and c.site.caller is None)
-    return tuple(c for c in calls if base(c.op).strip("_") == op and c.site.source == line)
+    return tuple(c for c in calls if base(c.op).rstrip("_") == op and c.site.source == line)
 
 
 def guarded(tape: Tape, guard: Guard) -> Tape | None:

@@ -1,0 +1,120 @@
+"""Tries a guard in the script's own line where no format helps: the operand has no finite result.
+
+A guard counts as verified where the step in which the fault arose is finite with it, loss,
+gradients and parameters, and is that of fp32 with the same guard, and where steps without the
+fault are with it what they are without. Where most of what an op was given lies outside its domain
+a guard would hide a wrong sign: then no guard is told.
+
+Must not know how a guard is put into a line or a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fp16doctor.errors import ReplayError
+from fp16doctor.prescribe.acceptance import BEYOND_ROUNDING, LOSS_ALONE, gradient_error
+from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
+from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.edit import diff
+from fp16doctor.prescribe.guard_words import hides_a_sign, in_words
+from fp16doctor.prescribe.guards import Cure, cures_of, mask_of, place_of
+from fp16doctor.prescribe.treatable import beyond_formats
+from fp16doctor.replay.trial import Trial, run_trial
+from fp16doctor.schema.finding import Finding
+from fp16doctor.schema.policy import FP32
+from fp16doctor.schema.prescription import (
+    Prescription,
+    Remedy,
+    RemedyKind,
+    Verdict,
+    Verification,
+)
+from fp16doctor.schema.tape import Tape
+
+_NOT_EXPRESSED = "the recorded step does not show what the edit would change in backward"
+_NOT_TRIED = "it needs an edit of the script, which was not tried"
+
+
+def propose(case: Case) -> Iterator[Prescription]:
+    """The first guard that is accepted for a finding; words where none can be told."""
+    if case.beyond is None:
+        return
+    for position, finding in case.demanding:
+        if not beyond_formats(finding):
+            continue
+        try:
+            found = _for(case, case.beyond, position, finding)
+        except ReplayError:
+            found = None
+        if found is not None:
+            yield found
+
+
+def _for(case: Case, bench: Bench, position: int, finding: Finding) -> Prescription | None:
+    site = finding.site
+    tape = next((t for t in bench.tapes if site is not None and t.step == site.step), None)
+    if tape is None:
+        return None
+    mask = mask_of(tape, finding)
+    sound = case.bench.tapes if case.bench is not None else ()
+    beside = tuple(t for t in (*bench.tapes, *sound) if t is not tape)
+    place = None if mask is not None else place_of(tape, finding, beside)
+    if place is not None and hides_a_sign(place):
+        return _told(position, in_words(place))
+    cures = [mask] if mask is not None else [] if place is None else list(cures_of(place))
+    tried = ((cure, _proof(case, bench, tape, cure)) for cure in cures)
+    kept = [(c, p) for c, p in tried if p.verdict is not Verdict.REFUTED]
+    best = next((k for k in kept if k[1].verdict is Verdict.VERIFIED), next(iter(kept), None))
+    if best is not None:
+        return Prescription(_remedy(best[0]), (position,), best[1])
+    return None if place is None else _told(position, in_words(place))
+
+
+def _told(position: int, words: str) -> Prescription | None:
+    """What to change, without a line that was tried."""
+    if not words:
+        return None
+    proof = Verification(Verdict.NOT_VERIFIED, reason=_NOT_TRIED)
+    return Prescription(Remedy(RemedyKind.CODE_FIX, words), (position,), proof)
+
+
+def _remedy(cure: Cure) -> Remedy:
+    at = f"{cure.line.file}:{cure.line.line}"
+    title = f"{cure.what}: `{cure.text}` at {at}"
+    return Remedy(RemedyKind.CODE_FIX, title, diff(cure.line, cure.text), (f"line:{at}",))
+
+
+def _proof(case: Case, bench: Bench, tape: Tape, cure: Cure) -> Verification:
+    """The step with the guard, as it would run, against fp32 with the guard."""
+    if bench.exhausted:
+        return Verification(Verdict.NOT_VERIFIED, reason=BUDGET_SPENT)
+    edited, sound = cure.edit(tape), case.bench.tapes if case.bench is not None else ()
+    if edited is None:
+        return Verification(Verdict.NOT_VERIFIED, reason=_NOT_EXPRESSED)
+    window = case.bench.window if case.bench is not None else ()
+    guarded = tuple(t for t in map(cure.edit, window) if t is not None)
+    with bench.timing():
+        before = Bench((tape,), bench.left_s)
+        proof = before.verification(Bench((edited,), bench.left_s, window=guarded).as_settled())
+        changed = next(filter(None, (_changes(t, cure.edit(t)) for t in sound)), "")
+    if changed and proof.verdict is Verdict.VERIFIED:
+        return Verification(Verdict.REFUTED, changed, proof.before, proof.after, proof.steps)
+    return proof
+
+
+def _changes(tape: Tape, edited: Tape | None) -> str:
+    """Return what a guard changes of a step that shows no fault, "" for nothing."""
+    if edited is None or edited is tape:
+        return ""
+    one, other = run_trial(tape, FP32), run_trial(edited, FP32)
+    if not one.finite or not _differ(one, other):
+        return ""
+    return f"step {tape.step}, which is finite without the guard, is another one with it"
+
+
+def _differ(one: Trial, other: Trial) -> bool:
+    if not other.finite or (gradient_error(one, other) or 0.0) > BEYOND_ROUNDING:
+        return True
+    before, after = one.loss or 0.0, other.loss or 0.0
+    return abs(before - after) > LOSS_ALONE * max(abs(before), abs(after))

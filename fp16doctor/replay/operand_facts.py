@@ -1,0 +1,114 @@
+"""What one op of a recorded step was given: how much of it has no value there, and what made it.
+
+Must not know what is made of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fp16doctor.replay.dataflow import producers_of
+from fp16doctor.replay.environment import torch_dtype
+from fp16doctor.replay.examine import random_state_kept
+from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.solo import SoloPlayer
+from fp16doctor.schema.location import OpSite
+from fp16doctor.schema.policy import AS_RUN
+from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
+
+_OF_POSITIVES = ("log", "log2", "log10", "sqrt", "rsqrt")
+# Hand on the elements they are given, or some of them.
+_SELECT = frozenset(
+    ("_to_copy", "clone", "contiguous", "gather", "index", "index_select", "select", "slice",
+     "view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "expand", "permute", "transpose",
+     "masked_select", "copy", "alias")
+)  # fmt: skip
+_COUNTS = _SELECT | {"sum"}
+
+
+@dataclass(frozen=True, slots=True)
+class OperandFacts:
+    """Of all ops that were looked at, in one step or several."""
+
+    total: int  # elements
+    outside: int  # where the op has no value at all: log of a negative number
+    least: float  # smallest element; 0 where there is none
+    is_count: bool  # a sum of integers or truth values
+    made_by: OpSite | None  # the op that computed what these elements were taken from
+
+
+def together(first: OperandFacts, other: OperandFacts) -> OperandFacts:
+    """Return the facts of two steps as one."""
+    return OperandFacts(
+        first.total + other.total,
+        first.outside + other.outside,
+        min(first.least, other.least),
+        first.is_count and other.is_count,
+        first.made_by or other.made_by,
+    )
+
+
+def facts_of(tape: Tape, calls: tuple[OpCall, ...], place: int) -> OperandFacts:
+    """Return what argument ``place`` of some ops held in the run.
+
+    Raises:
+        ReplayError: the step cannot be played.
+    """
+    values = _values(tape, calls, place)
+    flat = torch.cat([v.reshape(-1).double() for v in values])
+    name = base(calls[0].op).rstrip("_")
+    known = flat[torch.isfinite(flat)]
+    return OperandFacts(
+        flat.numel(),
+        int(_outside(name, flat).sum()),
+        float(known.min()) if known.numel() else 0.0,
+        all(_is_count(tape, c, c.args[place]) for c in calls),
+        _maker(tape, calls[0], calls[0].args[place]),
+    )
+
+
+def _values(tape: Tape, calls: tuple[OpCall, ...], place: int) -> list[Tensor]:
+    wanted = {c.index: c.args[place] for c in calls}
+    found = []
+    with random_state_kept(), torch.no_grad():
+        player = SoloPlayer(tape, AS_RUN)
+        for call in tape.ops[: max(wanted) + 1]:
+            if call.index in wanted:
+                player.load_snapshots(call)
+                found.append(player.env.tensor(wanted[call.index]).clone())
+            player.play(call)
+    return found
+
+
+def _outside(op: str, x: Tensor) -> Tensor:
+    if op in _OF_POSITIVES:
+        return x < 0
+    if op == "log1p":
+        return x < -1
+    return x.abs() > 1 if op in ("acos", "asin") else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _is_count(tape: Tape, call: OpCall, ref: TensorRef) -> bool:
+    """Tell whether nothing but sums stands between a value and integers or truth values."""
+    if not torch_dtype(ref.dtype).is_floating_point:
+        return True
+    made = _writer(tape, call, ref)
+    if made is None or base(made.op).rstrip("_") not in _COUNTS:
+        return False
+    given = refs_in(made.args)
+    return bool(given) and _is_count(tape, made, given[0])
+
+
+def _maker(tape: Tape, call: OpCall, ref: TensorRef) -> OpSite | None:
+    made = _writer(tape, call, ref)
+    while made is not None and base(made.op).rstrip("_") in _SELECT and refs_in(made.args):
+        made = _writer(tape, made, refs_in(made.args)[0])
+    return None if made is None else made.site
+
+
+def _writer(tape: Tape, call: OpCall, ref: TensorRef) -> OpCall | None:
+    index = producers_of(tape).last_writer(ref.storage, call.index)
+    return None if index is None else tape.ops[index]
