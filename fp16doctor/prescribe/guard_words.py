@@ -9,11 +9,20 @@ from fp16doctor.prescribe.guards import QUOTIENTS, Place, small_in
 from fp16doctor.schema.location import OpSite, SourceLine
 
 MOST = 0.5  # share of the elements outside the domain from which on the sign is in doubt
+TOLD = 0.05  # share of the elements that a guard acts on from which on it is told
 
 
 def hides_a_sign(place: Place) -> bool:
     """Tell whether most of what an op got lies outside its domain: a bound would hide why."""
     return place.facts.outside > MOST * place.facts.total
+
+
+def reach(place: Place) -> str:
+    """How much of what an op got the guard was made for, "" where that is little."""
+    share = place.facts.at_edge / max(place.facts.total, 1)
+    if share < TOLD:
+        return ""
+    return f"the guard acts on {100 * share:.2g} % of the elements that `{place.op}` got"
 
 
 def in_words(place: Place) -> str:

@@ -1,6 +1,7 @@
 """A line of the script with a guard around what goes into one op.
 
-Only where the line leaves no doubt: it is a statement of its own and holds one such op.
+Only where the line leaves no doubt: it is a statement of its own. Of several such ops each gets
+the guard, so that it does not matter which of them it was.
 
 Must not know why an op is guarded.
 """
@@ -8,8 +9,9 @@ Must not know why an op is guarded.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fp16doctor.prescribe.edit import LATER, called, is_function_of_torch, nodes
 
@@ -25,14 +27,13 @@ _BEFORE_A_SUM = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """What goes into the one op of a kind on a line."""
+    """What goes into an op of a kind on a line."""
 
     start: int  # in bytes of the line
     end: int
     text: str
     node: ast.expr
     is_argument: bool  # stands alone between a call's parentheses
-    whole: ast.expr  # the op: the call or quotient that the operand belongs to
 
     @property
     def is_cast(self) -> bool:
@@ -40,41 +41,48 @@ class Operand:
         return isinstance(self.node, ast.Call) and called(self.node) in _CASTS
 
 
-def operand_on(line: str, op: str) -> Operand | None:
-    """Return what the only ``op`` of a line is given; of a quotient the divisor."""
+def operands_on(line: str, op: str) -> tuple[Operand, ...]:
+    """Return what every ``op`` of a line is given, of a quotient the divisor; () where in doubt."""
     every = nodes(line)
-    if not every or any(isinstance(n, LATER) for n in every):
-        return None
+    if any(isinstance(n, LATER) for n in every):
+        return ()
     found = [(n, x) for n in every if (x := _operand(n, op)) is not None]
-    if len(found) != 1:
-        return None
-    whole, node = found[0]
-    return _found(line, node, whole)
+    places = [_found(line, x, whole) for whole, x in found]
+    places.sort(key=lambda x: x.start)
+    nested = any(a.end > b.start for a, b in pairwise(places))
+    return () if nested else tuple(places)
 
 
-def with_bounds(line: str, op: str, low: str = "", high: str = "") -> tuple[str, str] | None:
-    """Return the line with ``x.clamp(min=low)`` for the operand, and the guarded operand."""
-    x = operand_on(line, op)
-    if x is None:
-        return None
-    bounds = f"{low}, {high}" if low and high else f"min={low}" if low else f"max={high}"
-    inner = x.text if isinstance(x.node, _ATOMS) else f"({x.text})"
-    new = f"{inner}.clamp({bounds})"
-    return _spliced(line, x, new), new
+def with_bounds(line: str, op: str, low: str, high: str = "") -> str | None:
+    """Return the line with ``x.clamp(min=low)`` for each operand."""
+    bounds = f"{low}, {high}" if high else f"min={low}"
+
+    def bounded(x: Operand) -> str:
+        inner = x.text if isinstance(x.node, _ATOMS) else f"({x.text})"
+        return f"{inner}.clamp({bounds})"
+
+    return _with_each(line, op, bounded)
 
 
-def with_added(line: str, op: str, number: str) -> tuple[str, str] | None:
-    """Return the line with ``x + number`` for the operand, and that sum."""
-    x = operand_on(line, op)
-    if x is None:
-        return None
-    inner = x.text if _is_term(x.node) else f"({x.text})"
-    new = f"{inner} + {number}"
-    return _spliced(line, x, new if x.is_argument else f"({new})"), new
+def with_added(line: str, op: str, number: str) -> str | None:
+    """Return the line with ``x + number`` for each operand."""
+
+    def raised(x: Operand) -> str:
+        inner = x.text if _is_term(x.node) else f"({x.text})"
+        return f"{inner} + {number}" if x.is_argument else f"({inner} + {number})"
+
+    return _with_each(line, op, raised)
 
 
-def with_finite_mask(line: str) -> tuple[str, str] | None:
-    """Return the line with a finite number for the −inf of its only ``masked_fill``, and that."""
+def _with_each(line: str, op: str, new: Callable[[Operand], str]) -> str | None:
+    places, raw = operands_on(line, op), line.encode()
+    for x in reversed(places):
+        raw = raw[: x.start] + new(x).encode() + raw[x.end :]
+    return raw.decode() if places else None
+
+
+def with_finite_mask(line: str) -> str | None:
+    """Return the line with a finite number for the −inf of its only ``masked_fill``."""
     calls = [n for n in nodes(line) if isinstance(n, ast.Call) and called(n) == "masked_fill"]
     values = [a for c in calls for a in c.args if _is_minus_inf(a)]
     if len(calls) != 1 or len(values) != 1 or not isinstance(calls[0].func, ast.Attribute):
@@ -87,7 +95,7 @@ def with_finite_mask(line: str) -> tuple[str, str] | None:
     new = f"torch.finfo({owner.id}.dtype).min"
     start, end = values[0].col_offset, values[0].end_col_offset or 0
     raw = line.encode()
-    return (raw[:start] + new.encode() + raw[end:]).decode(), new
+    return (raw[:start] + new.encode() + raw[end:]).decode()
 
 
 def _operand(node: ast.AST, op: str) -> ast.expr | None:
@@ -121,13 +129,7 @@ def _found(line: str, node: ast.expr, whole: ast.AST) -> Operand:
         while raw[:start].rstrip().endswith(b"(") and raw[end:].lstrip().startswith(b")"):
             start = len(raw[:start].rstrip()) - 1
             end += len(raw[end:]) - len(raw[end:].lstrip()) + 1
-    assert isinstance(whole, ast.expr)
-    return Operand(start, end, text, node, is_argument, whole)
-
-
-def _spliced(line: str, x: Operand, new: str) -> str:
-    raw = line.encode()
-    return (raw[: x.start] + new.encode() + raw[x.end :]).decode()
+    return Operand(start, end, text, node, is_argument)
 
 
 def _is_term(node: ast.expr) -> bool:

@@ -14,7 +14,7 @@ import torch
 from fp16doctor.formats import format_of_dtype_name, get_format
 from fp16doctor.prescribe.guarded_line import (
     Operand,
-    operand_on,
+    operands_on,
     with_added,
     with_bounds,
     with_finite_mask,
@@ -58,7 +58,7 @@ class Place:
     line: SourceLine
     format: str  # dtype at the place where a guard would stand
     facts: OperandFacts
-    operand: Operand | None  # None: the line leaves a doubt
+    operands: tuple[Operand, ...]  # of each such op on the line; none where it leaves a doubt
 
 
 def place_of(tape: Tape, finding: Finding, beside: tuple[Tape, ...] = ()) -> Place | None:
@@ -78,19 +78,28 @@ def place_of(tape: Tape, finding: Finding, beside: tuple[Tape, ...] = ()) -> Pla
     refs = [c.args[where] for c in calls]
     if not all(isinstance(r, TensorRef) for r in refs):
         return None
-    operand = operand_on(line.text, name) if line.text else None
-    cast = None if operand is None or operand.is_cast else cast_of(tape, call, call.args[where])
+    operands = _operands(line, name, calls)
+    casts_itself = any(x.is_cast for x in operands)
+    cast = None if casts_itself else cast_of(tape, call, call.args[where])
     given = call.args[where] if cast is None else cast.args[0]
     facts = facts_of(tape, calls, where)
     for other in beside:
         if alike := guarded_ops(other, line, name):
             facts = together(facts, facts_of(other, alike, where))
-    return Place(name, line, given.dtype, facts, operand)
+    return Place(name, line, given.dtype, facts, operands)
+
+
+def _operands(line: SourceLine, op: str, calls: tuple[OpCall, ...]) -> tuple[Operand, ...]:
+    """What the line's ops are given, where all of them run as ops, and cast alike."""
+    found = operands_on(line.text or "", op)
+    if not found or len(calls) % len(found) or len({x.is_cast for x in found}) > 1:
+        return ()
+    return found
 
 
 def cures_of(place: Place) -> Iterator[Cure]:
     """Yield guards, the one that changes least first; none where the line leaves a doubt."""
-    if place.operand is None or place.line.text is None:
+    if not place.operands:
         return
     facts, small = place.facts, small_in(place.format)
     if place.op in QUOTIENTS:
@@ -119,7 +128,7 @@ def mask_of(tape: Tape, finding: Finding) -> Cure | None:
     if line is None or found is None:
         return None
     what = "give the mask a finite value, so that a row without any unmasked entry attends evenly"
-    return Cure(line, found[0], what, lambda tape: _with_finite_masks(tape, line))
+    return Cure(line, found, what, lambda tape: _with_finite_masks(tape, line))
 
 
 def small_in(dtype: str) -> str:
@@ -140,7 +149,7 @@ def _bounded(place: Place, low: str, high: str = "") -> Iterator[Cure]:
     found = with_bounds(place.line.text or "", place.op, low, high)
     if found is not None:
         guard = replace(_guard(place), low=_number(low), high=_number(high) if high else None)
-        yield Cure(place.line, found[0], _what(place), lambda tape: guarded(tape, guard))
+        yield Cure(place.line, found, _what(place), lambda tape: guarded(tape, guard))
 
 
 def _with_eps(place: Place, eps: str) -> Iterator[Cure]:
@@ -148,11 +157,11 @@ def _with_eps(place: Place, eps: str) -> Iterator[Cure]:
     if found is not None:
         guard = replace(_guard(place), add=float(eps))
         words = "add an eps under the root"
-        yield Cure(place.line, found[0], words, lambda tape: guarded(tape, guard))
+        yield Cure(place.line, found, words, lambda tape: guarded(tape, guard))
 
 
 def _guard(place: Place) -> Guard:
-    of_cast = place.operand is not None and place.operand.is_cast
+    of_cast = any(x.is_cast for x in place.operands)
     where = 1 if place.op == "div" else 0
     return Guard(place.line, place.op, where, of_cast=of_cast)
 

@@ -47,8 +47,10 @@ def guarded(tape: Tape, guard: Guard) -> Tape | None:
 
     None where the tape does not show which of its backward ops belong to the guarded one.
     """
-    edit = _Edit(tape)
-    for call in guarded_ops(tape, guard.line, guard.op):
+    edit, calls = _Edit(tape), guarded_ops(tape, guard.line, guard.op)
+    if len({repr(c.args[guard.place]) for c in calls}) < len(calls):
+        return None  # of two logarithms of one tensor, which backward is whose?
+    for call in calls:
         if not edit.put_in(call, guard):
             return None
     return edit.tape()

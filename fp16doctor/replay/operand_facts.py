@@ -35,6 +35,7 @@ class OperandFacts:
 
     total: int  # elements
     outside: int  # where the op has no value at all: log of a negative number
+    at_edge: int  # there, or where it or its derivative is infinite
     least: float  # smallest element; 0 where there is none
     is_count: bool  # a sum of integers or truth values
     made_by: OpSite | None  # the op that computed what these elements were taken from
@@ -45,6 +46,7 @@ def together(first: OperandFacts, other: OperandFacts) -> OperandFacts:
     return OperandFacts(
         first.total + other.total,
         first.outside + other.outside,
+        first.at_edge + other.at_edge,
         min(first.least, other.least),
         first.is_count and other.is_count,
         first.made_by or other.made_by,
@@ -64,6 +66,7 @@ def facts_of(tape: Tape, calls: tuple[OpCall, ...], place: int) -> OperandFacts:
     return OperandFacts(
         flat.numel(),
         int(_outside(name, flat).sum()),
+        int(_at_edge(name, flat).sum()),
         float(known.min()) if known.numel() else 0.0,
         all(_is_count(tape, c, c.args[place]) for c in calls),
         _maker(tape, calls[0], calls[0].args[place]),
@@ -89,6 +92,15 @@ def _outside(op: str, x: Tensor) -> Tensor:
     if op == "log1p":
         return x < -1
     return x.abs() > 1 if op in ("acos", "asin") else torch.zeros_like(x, dtype=torch.bool)
+
+
+def _at_edge(op: str, x: Tensor) -> Tensor:
+    edge = x == 0
+    if op in ("acos", "asin"):
+        edge = x.abs() == 1
+    elif op == "log1p":
+        edge = x == -1
+    return edge | _outside(op, x)
 
 
 def _is_count(tape: Tape, call: OpCall, ref: TensorRef) -> bool:

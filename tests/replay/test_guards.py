@@ -138,7 +138,16 @@ def arc_(r: Tensor) -> Tensor:
     return torch.asin((2 * r).clamp(-1 + 1e-3, 1 - 1e-3))
 
 
+def both(r: Tensor) -> Tensor:
+    return -(0.3 * torch.log(r) + 0.7 * torch.log(1 - r))
+
+
+def both_(r: Tensor) -> Tensor:
+    return -(0.3 * torch.log(r.clamp(min=EPS)) + 0.7 * torch.log((1 - r).clamp(min=EPS)))
+
+
 KINDS = [
+    (both, both_, "log", 0, {"low": EPS}),
     (log, log_, "log", 0, {"low": EPS}),
     (entropy, entropy_, "log", 0, {"low": EPS}),
     (log2, log2_, "log2", 0, {"low": EPS}),
@@ -206,6 +215,39 @@ def test_a_line_without_the_op_is_as_it_was() -> None:
     line = next(c.site.source for c in other.ops if base(c.op) == "sqrt")
     assert line is not None
     assert guarded(tape, Guard(line, "sqrt", 0, add=EPS)) is tape
+
+
+def test_two_ops_with_one_operand_are_left() -> None:
+    (tape,) = job(lambda r: r.log() - 2 * r.log(), half=False).tapes()
+    line = next(c.site.source for c in tape.ops if base(c.op) == "log")
+    assert line is not None
+    assert guarded(tape, Guard(line, "log", 0, low=EPS)) is None
+
+
+def test_a_cast_that_autocast_makes_stands_behind_the_guard() -> None:
+    """The line has no cast: a guard in it acts in the format in front of the cast."""
+
+    def loss(model: nn.Module, cast: Callable[[Tensor], Tensor], eps: float = 0.0) -> Tensor:
+        keep = torch.ones(5, 1, dtype=torch.float16)
+        keep[2] = 0
+        r = model(cast(torch.randn(5, 4))).abs() * keep
+        return wide_log(r + eps if eps else r).sum()
+
+    def real(model: nn.Module, cast: Callable[[Tensor], Tensor]) -> Tensor:
+        return loss(model, cast, eps=EPS)
+
+    (tape,) = Job(net, loss, AUTOCAST).tapes()
+    line = next(c.site.source for c in tape.ops if base(c.op) == "log")
+    assert line is not None
+    found = guarded(tape, Guard(line, "log", 0, add=EPS))
+    assert found is not None
+    trial, meant = run_trial(found, AS_RUN), Job(net, real, AUTOCAST).real()
+    assert trial.loss == meant.losses[0]
+    assert all(torch.equal(trial.gradients[n], g) for n, g in meant.gradients.items())
+
+
+def wide_log(r: Tensor) -> Tensor:
+    return r.float().log()
 
 
 def test_a_backward_that_is_not_known_is_left() -> None:

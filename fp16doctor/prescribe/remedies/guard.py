@@ -11,14 +11,15 @@ Must not know how a guard is put into a line or a step.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.acceptance import BEYOND_ROUNDING, LOSS_ALONE, gradient_error
 from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.edit import diff
-from fp16doctor.prescribe.guard_words import hides_a_sign, in_words
-from fp16doctor.prescribe.guards import Cure, cures_of, mask_of, place_of
+from fp16doctor.prescribe.guard_words import hides_a_sign, in_words, reach
+from fp16doctor.prescribe.guards import QUOTIENTS, Cure, Place, cures_of, mask_of, place_of
 from fp16doctor.prescribe.treatable import beyond_formats
 from fp16doctor.replay.trial import Trial, run_trial
 from fp16doctor.schema.finding import Finding
@@ -67,8 +68,21 @@ def _for(case: Case, bench: Bench, position: int, finding: Finding) -> Prescript
     kept = [(c, p) for c, p in tried if p.verdict is not Verdict.REFUTED]
     best = next((k for k in kept if k[1].verdict is Verdict.VERIFIED), next(iter(kept), None))
     if best is not None:
-        return Prescription(_remedy(best[0]), (position,), best[1])
+        return Prescription(_remedy(best[0]), (position,), _bounded(best[1], place))
     return None if place is None else _told(position, in_words(place))
+
+
+def _bounded(proof: Verification, place: Place | None) -> Verification:
+    """Say beside a proof how far it goes."""
+    if proof.verdict is not Verdict.VERIFIED:
+        return proof
+    off = proof.after.get("gradient error", 0.0)
+    bounds = [reach(place) if place is not None and place.op not in QUOTIENTS else ""]
+    if off > BEYOND_ROUNDING:
+        bounds.append(f"its gradient is {100 * off:.2g} % off fp32 with the same guard")
+    said = "; ".join(filter(None, bounds))
+    steps = ", ".join(map(str, proof.steps))
+    return replace(proof, reason=f"by replay of step {steps}; {said}") if said else proof
 
 
 def _told(position: int, words: str) -> Prescription | None:
