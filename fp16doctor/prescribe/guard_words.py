@@ -9,12 +9,23 @@ from fp16doctor.prescribe.guards import QUOTIENTS, Place, small_in
 from fp16doctor.schema.location import OpSite, SourceLine
 
 MOST = 0.5  # share of the elements outside the domain from which on the sign is in doubt
+FEW = 8  # elements from which on it is asked whether most of them lie at the edge
 TOLD = 0.05  # share of the elements that a guard acts on from which on it is told
 
 
 def hides_a_sign(place: Place) -> bool:
     """Tell whether most of what an op got lies outside its domain: a bound would hide why."""
     return place.facts.outside > MOST * place.facts.total
+
+
+def is_most_of_it(place: Place) -> bool:
+    """Tell whether most of what an op hands on would be the guard's own constant.
+
+    A quotient by 0 is left: there the divisor 0 is a case of its own, not a value off its domain.
+    """
+    facts = place.facts
+    edge = facts.at_edge > MOST * facts.total and facts.total >= FEW
+    return edge and place.op not in QUOTIENTS
 
 
 def reach(place: Place) -> str:
@@ -29,6 +40,13 @@ def in_words(place: Place) -> str:
     """Imperative for the reader; "" where the finding's own advice says as much."""
     if hides_a_sign(place):
         return _of_sign(place)
+    if is_most_of_it(place):
+        return (
+            f"look at what `{place.op}` gets{_made_at(place.facts.made_by, place.line)}: "
+            f"{place.facts.at_edge} of the {place.facts.total} elements in the kept steps lie at "
+            "or beyond the edge of its domain; a guard makes them finite, and most of the result "
+            "a constant"
+        )
     if place.op not in QUOTIENTS:
         return ""
     if place.facts.is_count:

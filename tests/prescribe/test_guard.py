@@ -137,6 +137,17 @@ def test_a_clamp_is_no_cure_of_a_wrong_sign() -> None:
     assert "5 of the 5 elements" in cure.remedy.title
 
 
+def mostly_zeros(r: Tensor) -> Tensor:
+    return torch.log((r - 10).relu() + 0 * r)
+
+
+def test_a_guard_whose_constant_is_most_of_the_result_is_not_told() -> None:
+    cure = told(mostly_zeros)
+    assert cure.remedy.change == ""
+    assert "30 of the 30 elements in the kept steps lie at or beyond the edge" in cure.remedy.title
+    assert cure.verification.verdict is Verdict.NOT_VERIFIED
+
+
 def signed_divisor(r: Tensor) -> Tensor:
     d = r[:, 0] - 3 * r[:, 1]
     return r.sum(1) / d

@@ -18,7 +18,7 @@ from fp16doctor.prescribe.acceptance import BEYOND_ROUNDING, LOSS_ALONE, gradien
 from fp16doctor.prescribe.bench import BUDGET_SPENT, Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.edit import diff
-from fp16doctor.prescribe.guard_words import hides_a_sign, in_words, reach
+from fp16doctor.prescribe.guard_words import hides_a_sign, in_words, is_most_of_it, reach
 from fp16doctor.prescribe.guards import QUOTIENTS, Cure, Place, cures_of, mask_of, place_of
 from fp16doctor.prescribe.treatable import beyond_formats
 from fp16doctor.replay.trial import Trial, run_trial
@@ -61,7 +61,7 @@ def _for(case: Case, bench: Bench, position: int, finding: Finding) -> Prescript
     sound = case.bench.tapes if case.bench is not None else ()
     beside = tuple(t for t in (*bench.tapes, *sound) if t is not tape)
     place = None if mask is not None else place_of(tape, finding, beside)
-    if place is not None and hides_a_sign(place):
+    if place is not None and (hides_a_sign(place) or is_most_of_it(place)):
         return _told(position, in_words(place))
     cures = [mask] if mask is not None else [] if place is None else list(cures_of(place))
     tried = ((cure, _proof(case, bench, tape, cure)) for cure in cures)
