@@ -16,7 +16,7 @@ from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.plan import plan
 from fp16doctor.prescribe.shelf import MAX_BEYOND, TapeShelf, detached
 from fp16doctor.replay.examine import examine
-from fp16doctor.schema.finding import Finding
+from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.prescription import (
     Prescription,
     Recommendation,
@@ -174,6 +174,27 @@ def test_a_guard_that_changes_sound_steps_is_refuted() -> None:
     cures, answer = plan((finding_of(sick),), Bench((fine,), 60), beyond=Bench((sick,), 60))
     assert all(p.verification.verdict is not Verdict.VERIFIED for p in cures), cures
     assert "sqrt()" not in answer.sentence
+
+
+@pytest.mark.parametrize("form", [torch.float32, torch.bfloat16])
+def test_a_birth_in_fp32_is_guarded_unless_16_bits_led_to_it(form: torch.dtype) -> None:
+    """1 within the rounding of fp32, or of bf16: then fp32 is the cure, and the guard is not."""
+
+    def loss(model: nn.Module, cast: Callable[[Tensor], Tensor]) -> Tensor:
+        h = model(torch.randn(5, 4)).float().abs()
+        gap = torch.ones(5, 1)
+        gap[2] = 1e-9 if form is torch.float32 else 1e-4
+        share = (h / (h + gap)).to(form)
+        return torch.acos(share.float()).sum()
+
+    (tape,) = Job(net, loss, dtype=torch.float32).tapes()
+    found = examine(tape, with_reference=True)
+    findings = diagnose(observed(found, steps=plain(1)))[0]
+    born = next(f for f in findings if f.fault is Fault.NAN_BIRTH)
+    cures, _ = plan((born,), Bench((tape,), 60))
+    told = [c.verification.verdict for c in cures if ".clamp(" in c.remedy.change]
+    assert born.code == "FD111"
+    assert told == ([Verdict.VERIFIED] if form is torch.float32 else []), cures
 
 
 def test_without_a_kept_step_it_is_told_in_words() -> None:

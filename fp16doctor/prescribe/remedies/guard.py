@@ -20,9 +20,9 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.edit import diff
 from fp16doctor.prescribe.guard_words import hides_a_sign, in_words, is_most_of_it, reach
 from fp16doctor.prescribe.guards import QUOTIENTS, Cure, Place, cures_of, mask_of, place_of
-from fp16doctor.prescribe.treatable import beyond_formats
+from fp16doctor.prescribe.treatable import beyond_formats, format_of
 from fp16doctor.replay.trial import Trial, run_trial
-from fp16doctor.schema.finding import Finding
+from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.policy import FP32
 from fp16doctor.schema.prescription import (
     Prescription,
@@ -39,27 +39,43 @@ _NOT_TRIED = "it needs an edit of the script, which was not tried"
 
 def propose(case: Case) -> Iterator[Prescription]:
     """The first guard that is accepted for a finding; words where none can be told."""
-    if case.beyond is None:
+    bench = case.beyond or case.bench
+    if bench is None:
         return
     for position, finding in case.demanding:
-        if not beyond_formats(finding):
+        if not (beyond_formats(finding) or _in_full_precision(finding)):
             continue
         try:
-            found = _for(case, case.beyond, position, finding)
+            found = _for(case, bench, position, finding)
         except ReplayError:
             found = None
         if found is not None:
             yield found
 
 
+def _in_full_precision(finding: Finding) -> bool:
+    """Born in fp32 or wider: a still wider format is no help in training."""
+    return finding.fault is Fault.NAN_BIRTH and format_of(finding) in ("fp32", "fp64")
+
+
+def _is_finite_in_fp32(bench: Bench | None, tape: Tape) -> bool:
+    """Then a format is the cure: 16 bits somewhere in front of an fp32 op led to its operand."""
+    found = [i for i, t in enumerate(_tapes(bench)) if t is tape]
+    return bench is not None and bool(found) and bench.reference(found[0]).finite
+
+
+def _tapes(bench: Bench | None) -> tuple[Tape, ...]:
+    return bench.tapes if bench is not None else ()
+
+
 def _for(case: Case, bench: Bench, position: int, finding: Finding) -> Prescription | None:
     site = finding.site
-    tape = next((t for t in bench.tapes if site is not None and t.step == site.step), None)
-    if tape is None:
+    steps = (*_tapes(case.beyond), *_tapes(case.bench))
+    tape = next((t for t in steps if site is not None and t.step == site.step), None)
+    if tape is None or (not beyond_formats(finding) and _is_finite_in_fp32(case.bench, tape)):
         return None
     mask = mask_of(tape, finding)
-    sound = case.bench.tapes if case.bench is not None else ()
-    beside = tuple(t for t in (*bench.tapes, *sound) if t is not tape)
+    beside = tuple(t for t in steps if t is not tape)
     place = None if mask is not None else place_of(tape, finding, beside)
     if place is not None and (hides_a_sign(place) or is_most_of_it(place)):
         return _told(position, in_words(place))
@@ -103,7 +119,7 @@ def _proof(case: Case, bench: Bench, tape: Tape, cure: Cure) -> Verification:
     """The step with the guard, as it would run, against fp32 with the guard."""
     if bench.exhausted:
         return Verification(Verdict.NOT_VERIFIED, reason=BUDGET_SPENT)
-    edited, sound = cure.edit(tape), case.bench.tapes if case.bench is not None else ()
+    edited, sound = cure.edit(tape), _tapes(case.bench)
     if edited is None:
         return Verification(Verdict.NOT_VERIFIED, reason=_NOT_EXPRESSED)
     window = case.bench.window if case.bench is not None else ()
