@@ -76,7 +76,7 @@ def place_of(tape: Tape, finding: Finding, beside: tuple[Tape, ...] = ()) -> Pla
     where = 1 if name == "div" else 0
     calls = guarded_ops(tape, line, name)
     refs = [c.args[where] for c in calls]
-    if not all(isinstance(r, TensorRef) for r in refs):
+    if not all(isinstance(r, TensorRef) and not torch_dtype(r.dtype).is_complex for r in refs):
         return None
     operands = _operands(line, name, calls)
     casts_itself = any(x.is_cast for x in operands)

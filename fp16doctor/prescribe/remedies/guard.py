@@ -21,6 +21,7 @@ from fp16doctor.prescribe.edit import diff
 from fp16doctor.prescribe.guard_words import hides_a_sign, in_words, is_most_of_it, reach
 from fp16doctor.prescribe.guards import QUOTIENTS, Cure, Place, cures_of, mask_of, place_of
 from fp16doctor.prescribe.treatable import beyond_formats, format_of
+from fp16doctor.replay.casting import REFUSALS
 from fp16doctor.replay.trial import Trial, run_trial
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.policy import FP32
@@ -40,15 +41,15 @@ _NOT_TRIED = "it needs an edit of the script, which was not tried"
 def propose(case: Case) -> Iterator[Prescription]:
     """The first guard that is accepted for a finding; words where none can be told."""
     bench = case.beyond or case.bench
-    if bench is None:
+    if bench is None or bench.exhausted:
         return
     for position, finding in case.demanding:
         if not (beyond_formats(finding) or _in_full_precision(finding)):
             continue
         try:
             found = _for(case, bench, position, finding)
-        except ReplayError:
-            found = None
+        except (ReplayError, *REFUSALS):
+            found = None  # the finding's own words are told
         if found is not None:
             yield found
 
@@ -76,7 +77,8 @@ def _for(case: Case, bench: Bench, position: int, finding: Finding) -> Prescript
         return None
     mask = mask_of(tape, finding)
     beside = tuple(t for t in steps if t is not tape)
-    place = None if mask is not None else place_of(tape, finding, beside)
+    with bench.timing():
+        place = None if mask is not None else place_of(tape, finding, beside)
     if place is not None and (hides_a_sign(place) or is_most_of_it(place)):
         return _told(position, in_words(place))
     cures = [mask] if mask is not None else [] if place is None else list(cures_of(place))
