@@ -48,12 +48,36 @@ def guarded(tape: Tape, guard: Guard) -> Tape | None:
     None where the tape does not show which of its backward ops belong to the guarded one.
     """
     edit, calls = _Edit(tape), guarded_ops(tape, guard.line, guard.op)
-    if len({repr(c.args[guard.place]) for c in calls}) < len(calls):
-        return None  # of two logarithms of one tensor, which backward is whose?
+    if _is_left_out_of_recompute(tape, guard.line, calls) or _share_operands(tape, calls, guard):
+        return None
     for call in calls:
         if not edit.put_in(call, guard):
             return None
     return edit.tape()
+
+
+def _share_operands(tape: Tape, calls: tuple[OpCall, ...], guard: Guard) -> bool:
+    """Tell whether two ops have one operand: which backward is whose?
+
+    One that a checkpoint computes again is the same op, and its operand guarded the same.
+    """
+    first = _first_loss(tape)
+    seen = {(c.index < first, repr(c.args[guard.place])) for c in calls}
+    return len(seen) < len(calls)
+
+
+def _is_left_out_of_recompute(tape: Tape, line: SourceLine, calls: tuple[OpCall, ...]) -> bool:
+    """Tell whether a checkpoint computes the line again, and stops in front of the guarded op.
+
+    Backward then reads an operand that no op of forward was given.
+    """
+    first = _first_loss(tape)
+    again = [c for c in tape.ops[first:] if c.site.phase in FORWARD and c.site.source == line]
+    return bool(again) and all(c.index < first for c in calls)
+
+
+def _first_loss(tape: Tape) -> int:
+    return min((m.index for m in tape.losses), default=len(tape.ops))
 
 
 def cast_of(tape: Tape, call: OpCall, x: TensorRef) -> OpCall | None:

@@ -37,7 +37,7 @@ class OperandFacts:
     outside: int  # where the op has no value at all: log of a negative number
     at_edge: int  # there, or where it or its derivative is infinite
     least: float  # smallest element; 0 where there is none
-    is_count: bool  # a sum of integers or truth values
+    is_count: bool  # a sum of integers or truth values, whatever format they are stored in
     made_by: OpSite | None  # the op that computed what these elements were taken from
 
 
@@ -59,31 +59,50 @@ def facts_of(tape: Tape, calls: tuple[OpCall, ...], place: int) -> OperandFacts:
     Raises:
         ReplayError: the step cannot be played.
     """
-    values = _values(tape, calls, place)
+    sums = [_sum_of(tape, c, c.args[place]) for c in calls]
+    given = [(c, c.args[place]) for c in calls]
+    added = [(s, refs_in(s.args)[0]) for s in sums if s is not None]
+    found = _values(tape, [*given, *added])
+    values, addends = found[: len(given)], found[len(given) :]
     flat = torch.cat([v.reshape(-1).double() for v in values])
     name = base(calls[0].op).rstrip("_")
     known = flat[torch.isfinite(flat)]
+    made = _maker(tape, calls[0], calls[0].args[place])
     return OperandFacts(
         flat.numel(),
         int(_outside(name, flat).sum()),
         int(_at_edge(name, flat).sum()),
         float(known.min()) if known.numel() else 0.0,
-        all(_is_count(tape, c, c.args[place]) for c in calls),
-        _maker(tape, calls[0], calls[0].args[place]),
+        all(_is_count(tape, c, c.args[place]) for c in calls)
+        or (len(addends) == len(calls) and _whole(addends)),
+        None if made is None else made.site,
     )
 
 
-def _values(tape: Tape, calls: tuple[OpCall, ...], place: int) -> list[Tensor]:
-    wanted = {c.index: c.args[place] for c in calls}
-    found = []
+def _values(tape: Tape, wanted: list[tuple[OpCall, TensorRef]]) -> list[Tensor]:
+    """Return what each reference holds in front of its op."""
+    found: dict[int, Tensor] = {}
     with random_state_kept(), torch.no_grad():
         player = SoloPlayer(tape, AS_RUN)
-        for call in tape.ops[: max(wanted) + 1]:
-            if call.index in wanted:
-                player.load_snapshots(call)
-                found.append(player.env.tensor(wanted[call.index]).clone())
+        for call in tape.ops[: max(c.index for c, _ in wanted) + 1]:
+            for place, (reader, ref) in enumerate(wanted):
+                if reader.index == call.index:
+                    player.load_snapshots(call)
+                    found[place] = player.env.tensor(ref).clone()
             player.play(call)
-    return found
+    return [found[place] for place in range(len(wanted))]
+
+
+def _sum_of(tape: Tape, call: OpCall, ref: TensorRef) -> OpCall | None:
+    """The sum whose elements a value consists of, None where it is none."""
+    made = _maker(tape, call, ref)
+    return made if made is not None and base(made.op) == "sum" and refs_in(made.args) else None
+
+
+def _whole(values: list[Tensor]) -> bool:
+    """Tell whether all are whole numbers, not all of them 0: those of a mask kept as floats."""
+    some = any(bool((v != 0).any()) for v in values)
+    return some and all(bool((v == v.round()).all()) for v in values)
 
 
 def _outside(op: str, x: Tensor) -> Tensor:
@@ -114,11 +133,12 @@ def _is_count(tape: Tape, call: OpCall, ref: TensorRef) -> bool:
     return bool(given) and _is_count(tape, made, given[0])
 
 
-def _maker(tape: Tape, call: OpCall, ref: TensorRef) -> OpSite | None:
+def _maker(tape: Tape, call: OpCall, ref: TensorRef) -> OpCall | None:
+    """The op that computed what a value's elements were taken from."""
     made = _writer(tape, call, ref)
     while made is not None and base(made.op).rstrip("_") in _SELECT and refs_in(made.args):
         made = _writer(tape, made, refs_in(made.args)[0])
-    return None if made is None else made.site
+    return made
 
 
 def _writer(tape: Tape, call: OpCall, ref: TensorRef) -> OpCall | None:

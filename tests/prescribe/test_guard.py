@@ -73,6 +73,16 @@ def float_count(r: Tensor) -> Tensor:
     return (r * m).sum(1) / m.sum(1)
 
 
+def mask_of_floats(r: Tensor) -> Tensor:
+    m = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    return (r[:, :2] * m).sum(1) / m.sum(1)
+
+
+def weights(r: Tensor) -> Tensor:
+    w = r.detach() * 0.3
+    return (r * w).sum(1) / w.sum(1)
+
+
 def normed(r: Tensor) -> Tensor:
     return r / r.norm(dim=-1, keepdim=True)
 
@@ -98,6 +108,8 @@ def attended(r: Tensor) -> Tensor:
     [
         (masked_mean, "return (r * (r > 0)).sum(1) / (r > 0).sum(1).clamp(min=1)"),
         (float_count, "return (r * m).sum(1) / m.sum(1).clamp(min=1)"),
+        (mask_of_floats, "return (r[:, :2] * m).sum(1) / m.sum(1).clamp(min=1)"),
+        (weights, "return (r * w).sum(1) / w.sum(1).clamp(min=1e-12)"),
         (normed, "return r / r.norm(dim=-1, keepdim=True).clamp(min=1e-12)"),
         (logarithm, "return torch.log(r.clamp(min=1e-12))"),
         (distance, "return (r.pow(2).sum(-1) + 1e-12).sqrt()"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from curing import AUTOCAST, Job
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fp16doctor.replay.guards import Guard, guarded
 from fp16doctor.replay.op_traits import base
@@ -222,6 +223,37 @@ def test_two_ops_with_one_operand_are_left() -> None:
     line = next(c.site.source for c in tape.ops if base(c.op) == "log")
     assert line is not None
     assert guarded(tape, Guard(line, "log", 0, low=EPS)) is None
+
+
+def means(r: Tensor) -> Tensor:
+    return r.sum(1) / r.max(1).values
+
+
+def rescaled(r: Tensor) -> Tensor:
+    return torch.log(r).mul(r)
+
+
+def rescaled_(r: Tensor) -> Tensor:
+    return torch.log(r.clamp(min=EPS)).mul(r)
+
+
+def test_a_checkpoint_that_computes_the_op_again_is_edited_there_too() -> None:
+    def again(function: Bare) -> Bare:
+        return lambda r: checkpoint(lambda x: function(x) * 1.5, r, use_reentrant=False)
+
+    (tape,) = job(again(rescaled), half=False).tapes()
+    trial = run_trial(edited(tape, "log", 0, {"low": EPS}), AS_RUN)
+    meant = job(again(rescaled_), half=False).real()
+    assert trial.loss == meant.losses[0]
+    assert all(torch.equal(trial.gradients[n], g) for n, g in meant.gradients.items())
+
+
+def test_a_checkpoint_that_stops_in_front_of_the_op_is_left() -> None:
+    """Nothing behind the quotient is saved: backward reads a divisor that no op was given."""
+    (tape,) = job(lambda r: checkpoint(means, r, use_reentrant=False), half=False).tapes()
+    line = next(c.site.source for c in tape.ops if base(c.op) == "div")
+    assert line is not None
+    assert guarded(tape, Guard(line, "div", 1, low=EPS)) is None
 
 
 def test_a_cast_that_autocast_makes_stands_behind_the_guard() -> None:
