@@ -44,7 +44,7 @@ from fp16doctor.schema.what_if import DTYPES, REFERENCES, Question, WhatIf
     "document",
     metavar="FILE",
     type=click.Path(),
-    help="Write the answer as JSON; - for stdout.",
+    help="Write the answer as JSON; - for standard output.",
 )
 def replay(
     bundle: Path,

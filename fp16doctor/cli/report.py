@@ -22,13 +22,13 @@ from fp16doctor.cli.voice import Voice
     "--output",
     metavar="FILE",
     type=click.Path(),
-    help="Page to write; - for stdout. [default: beside the JSON]",
+    help="The page; - for standard output.  [default: beside the JSON]",
 )
 @format_option()
 @statuses.fail_on_option("a finding")
 @click.option("-v", "--verbose", is_flag=True, help="Show all evidence, cures, checks and limits.")
 def report(diagnosis: Path, output: str | None, form: str, fail_on: str, verbose: bool) -> int:
-    """Render a saved diagnosis again: the page to a file, the summary to stderr."""
+    """Render a saved diagnosis again: the page to a file, the summary to standard error."""
     from fp16doctor.report.html import render_html
     from fp16doctor.report.terminal import render_terminal
     from fp16doctor.schema.codec import load

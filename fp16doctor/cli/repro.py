@@ -32,7 +32,8 @@ _BESIDE = ".safetensors"  # tensors that do not fit into the script
     "--output",
     metavar="FILE.py",
     type=click.Path(),
-    help="The script; - for stdout, where its tensors fit into it.  [default: repro-<name>.py]",
+    help="The script; - for standard output, where its tensors fit into it."
+    "  [default: repro-<name>.py]",
 )
 @click.option(
     "--no-run",

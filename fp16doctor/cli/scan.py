@@ -86,7 +86,7 @@ from fp16doctor.errors import UsageError
     "--lint",
     "style",
     is_flag=True,
-    help="Tell what the script's text shows and no run is harmed by as well: deprecated names.",
+    help="Also tell what the script's text shows and harms no run: deprecated names, apex.",
 )
 @format_option()
 @click.option("--no-source", is_flag=True, help="Leave source lines out of the report.")
@@ -148,12 +148,7 @@ def scan(
     page, json_file = choose(output, document, _stem(command[0], is_module=is_module))
     bundle = choose_bundle(save_bundle, page, json_file)
     rank, ranks = launched_as()
-    if confirm and ranks > 1:
-        raise UsageError(
-            f"--confirm runs the script again by itself, and {ranks} processes were started to"
-            " train together; leave it out, or scan the script with one process",
-            "confirm-in-ranks",
-        )
+    _check_confirm(ranks if confirm else 1)
     request = Request(
         target=Target(command[0], is_module, command[1:]),
         page=for_rank(page, rank),
@@ -214,3 +209,12 @@ def _stem(name: str, *, is_module: bool) -> str:
         return name.lstrip(".") or "module"
     path = Path(name)
     return path.stem or path.resolve().name or "script"
+
+
+def _check_confirm(ranks: int) -> None:
+    if ranks > 1:
+        raise UsageError(
+            f"--confirm runs the script again by itself, and {ranks} processes were started to"
+            " train together; leave it out, or scan the script with one process",
+            "confirm-in-ranks",
+        )

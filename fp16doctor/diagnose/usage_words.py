@@ -6,7 +6,7 @@ Must not know any single rule.
 from __future__ import annotations
 
 from fp16doctor.diagnose.rule import Observations
-from fp16doctor.diagnose.sentences import counted, line_name
+from fp16doctor.diagnose.sentences import counted, line_name, number
 from fp16doctor.schema.finding import Evidence
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.usage import UsageFact
@@ -41,6 +41,11 @@ def scale_evidence(fact: UsageFact) -> tuple[Evidence, ...]:
     if fact.loss_scale is None:
         return ()
     return (Evidence("loss scale", fact.loss_scale, "recorded"),)
+
+
+def scale_words(fact: UsageFact) -> str:
+    """``65536``; ``the loss scale`` where it is not known."""
+    return "the loss scale" if fact.loss_scale is None else number(fact.loss_scale)
 
 
 def scaled(fact: UsageFact) -> bool:

@@ -22,6 +22,7 @@ from fp16doctor.replay.exact_sums import with_shares
 from fp16doctor.replay.examine import examine
 from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.schema.location import Phase
+from fp16doctor.schema.precision import FAR_OFF
 from fp16doctor.schema.tape import Tape
 from fp16doctor.schema.trace import Event, ReplayTrace
 
@@ -37,7 +38,6 @@ SAMPLED_STEPS = frozenset(
     (0, 1, 2, 3, 4, 9, 19, 49, 99, 149, 199, 299, 499, 699, 999, 1499, 1999, 2999, 4999, 6999)
 )
 MAX_SHARED = 3  # steps on which it is measured what lost digits do to the gradient
-FAR_OFF = 0.2  # gradient error from which on that is asked
 SAMPLING_SHARE = 0.2  # of the run's time so far may go into them
 SAMPLING_ALLOWANCE = 5.0  # seconds that may go into them in any case
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from fp16doctor.diagnose.rule import all_rules
 from fp16doctor.diagnose.script_engine import lint_script
 from fp16doctor.diagnose.script_rule import all_script_rules
+from fp16doctor.prescribe.remedies.loss_scale import makes_scaler
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.prescription import Prescription, RemedyKind
@@ -84,9 +85,7 @@ def with_own_lines(
 def _lacks_change(cure: Prescription) -> bool:
     """A change of code without one, or a GradScaler in no more than its own words."""
     remedy = cure.remedy
-    if remedy.kind is RemedyKind.LOSS_SCALE:
-        return isinstance(remedy.value, dict) and remedy.change.startswith("scaler = ")
-    return remedy.kind is RemedyKind.CODE_FIX and not remedy.change
+    return makes_scaler(remedy) or (remedy.kind is RemedyKind.CODE_FIX and not remedy.change)
 
 
 def _with_diff(cure: Prescription, findings: Sequence[Finding], reading: _Reading) -> Prescription:

@@ -19,20 +19,19 @@ from fp16doctor.diagnose.engine import diagnose
 from fp16doctor.diagnose.gradient_scales import gradient_scales
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.pipeline import summary
-from fp16doctor.pipeline.applicable import applicable
 from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.context import contexts_of
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.pipeline.options import ScanOptions, Trouble
-from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
-from fp16doctor.pipeline.own_names import with_own_names
+from fp16doctor.pipeline.own_lines import ScriptText, script_text
+from fp16doctor.pipeline.own_terms import OwnScript, in_own_terms
 from fp16doctor.pipeline.progress import Progress
-from fp16doctor.pipeline.script_notes import texts_beside, with_script_notes
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.record.eager import Eager
+from fp16doctor.record.model_name import model_name
 from fp16doctor.record.originals import Originals
 from fp16doctor.record.recorder import Recorder
 from fp16doctor.record.roll import Roll
@@ -235,18 +234,12 @@ class Session:
         trials = Trials(bench, findings, seen, self._recorder.caution, beyond)
         prescriptions, recommendation = trials.plan(self._refused())
         if final:
-            prescriptions = with_own_lines(
-                prescriptions, findings, self._text, self._recorder.caution
-            )
-            run = SeenRun(seen, findings, self._options.style)
-            sources = self._options.sources
-            texts = texts_beside(self._text, self._lines) if sources else ()
-            findings, prescriptions = with_script_notes(
-                run, prescriptions, texts, self._recorder.caution
-            )
-            prescriptions = applicable(prescriptions, self._text, script_root(self._script))
-            prescriptions, findings, recommendation = with_own_names(
-                prescriptions, findings, recommendation
+            prescriptions, findings, recommendation = in_own_terms(
+                SeenRun(seen, findings, self._options.style),
+                prescriptions,
+                recommendation,
+                self._own_script(),
+                self._recorder.caution,
             )
         foretold = trials.outlook()
         blame, error_budget = trials.blame()
@@ -273,6 +266,10 @@ class Session:
             context=contexts_of(findings, self._lines.around),
             start=self._options.start,
         )
+
+    def _own_script(self) -> OwnScript:
+        folder, model = script_root(self._script), model_name(self._recorder.modules.roots())
+        return OwnScript(self._text, self._lines, folder, model, self._options.sources)
 
     def _times(self) -> summary.Times:
         return self._started, self._examiner.elapsed, self._examiner.seconds

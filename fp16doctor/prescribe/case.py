@@ -12,7 +12,7 @@ from fp16doctor.prescribe.attempt import Attempt
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.steps import device_of
 from fp16doctor.prescribe.treatable import demanding, format_of, of_precision
-from fp16doctor.replay.bare_products import HALF
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.prescription import Prescription, Remedy, Verdict, Verification

@@ -26,7 +26,7 @@ from fp16doctor.prescribe.treatable import line_target, target
 from fp16doctor.replay.trial import Trial
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.policy import BF16, PrecisionPolicy
-from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict
+from fp16doctor.schema.prescription import TOGETHER, Prescription, Remedy, RemedyKind, Verdict
 from fp16doctor.schema.spelling import power
 
 Group = tuple[Prescription, ...]
@@ -157,7 +157,7 @@ def _together(bench: Bench, attempt: Attempt, *parts: tuple[Remedy, tuple[int, .
     group = []
     for remedy, treats in parts:
         others = " and ".join(r.title for r, _ in parts if r is not remedy)
-        told = (f"tried together with: {others}", cast_places(remedy.casts), proof.reason)
+        told = (f"{TOGETHER}{others}", cast_places(remedy.casts), proof.reason)
         reason = "; ".join(filter(None, told))
         group.append(Prescription(remedy, treats, replace(proof, reason=reason)))
     return tuple(group)

@@ -5,7 +5,8 @@ Must not know how they are found (``replay.bare_products``) or where they are to
 
 from __future__ import annotations
 
-from fp16doctor.replay.bare_products import HALF, bare_products
+from fp16doctor.replay.bare_products import bare_products
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import Tape, refs_in

@@ -12,9 +12,9 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from fp16doctor.prescribe.edit import called, is_function_of_torch, is_torchs, nodes, spliced
-from fp16doctor.replay.bare_products import HALF
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 
 _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {

@@ -16,6 +16,7 @@ from fp16doctor.prescribe.paste_modules import NESTED_TO, Known, modules_in_fp32
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.location import Phase, SourceLine
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
@@ -31,7 +32,6 @@ class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its in
 """
 _WITH = "with torch.autocast(DEVICE, enabled=False), InFp32():"
 _HINT = "call .float() on its inputs, inside torch.autocast(DEVICE, enabled=False)"
-_HALF = ("float16", "bfloat16")
 _BEFORE = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
 
 
@@ -130,4 +130,4 @@ def _covered(rule: KeepRule, tape: Tape) -> tuple[OpCall, ...]:
 
 
 def _in_half(call: OpCall) -> bool:
-    return any(r.dtype in _HALF for r in refs_in((call.args, call.outputs)))
+    return any(r.dtype in HALF for r in refs_in((call.args, call.outputs)))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fp16doctor.replay.bare_products import HALF, casting_modules
+from fp16doctor.replay.bare_products import casting_modules
 from fp16doctor.replay.dataflow import producers_of
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.policy import KeepRule
 from fp16doctor.schema.tape import CallForm, Tape
 

@@ -77,8 +77,9 @@ def plan(
     case = Case(tuple(findings), bench, updates, refused, run, beyond)
     tried = tuple(held_to_intended(case, tuple(prescriptions(case))))
     found = tuple(map(with_forms, without_advice(tried, findings)))
-    if leading.name in _LOGIC or fails_anyway(leading):
-        return without_twins(found, _beyond_formats(tuple(findings), leading, found))
+    why = _beyond_precision(leading)
+    if why:
+        return without_twins(found, _by_an_edit(tuple(findings), leading, found, why))
     groups = tuple(tuple(map(with_forms, g)) for g in joint_cures(case, found))
     answer = _recommendation(tuple(findings), leading, found, bench)
     answer = _joint(case, groups, found, answer) or answer
@@ -89,20 +90,23 @@ def plan(
     return without_twins(found, answer)
 
 
-def _beyond_formats(
-    findings: tuple[Finding, ...], leading: Finding, found: tuple[Prescription, ...]
+def _beyond_precision(leading: Finding) -> str:
+    """Why no format cures a finding, "" where one may."""
+    if leading.name in _LOGIC:
+        return "not a matter of precision: no format or loss scale changes it"
+    if fails_anyway(leading):
+        return "no format is a cure: the replay in a wider one is not finite either"
+    return ""
+
+
+def _by_an_edit(
+    findings: tuple[Finding, ...], leading: Finding, found: tuple[Prescription, ...], why: str
 ) -> Recommendation:
     """The change of code for what no format cures: the guard, where one stood in the trial."""
-    sentence = (
-        "not a matter of precision: no format or loss scale changes it"
-        if leading.name in _LOGIC
-        else "no format is a cure: the replay in a wider one is not finite either"
-    )
     chosen = _code_changes(found, findings.index(leading))
     own = [found[i].remedy.title for i in chosen if found[i].remedy.title != leading.advice]
-    return Recommendation(
-        RecommendationStatus.NOT_PRECISION, " · ".join((*own, sentence)), prescriptions=chosen
-    )
+    sentence = " · ".join((*own, why))
+    return Recommendation(RecommendationStatus.NOT_PRECISION, sentence, chosen)
 
 
 def _joint(

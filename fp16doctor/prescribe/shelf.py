@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fp16doctor.prescribe.links import Links
+from fp16doctor.schema.precision import FAR_OFF
 from fp16doctor.schema.tape import Leaf, Tape
 from fp16doctor.schema.trace import ReplayTrace
 
@@ -17,7 +18,6 @@ MAX_SOUND = 2  # steps without
 MAX_BEYOND = 2  # steps whose reference is not finite either, though their weights were
 WINDOW = 10  # consecutive steps from the start, or from the first one that went wrong
 MAX_WINDOW = 20
-FAR_OFF = 0.2  # gradient error that is kept for its own sake where integers or digits were lost
 MAX_BYTES = 256 * 2**20  # of copies made of one step's leaves
 MAX_WINDOW_BYTES = 16 * 2**20  # the same for each of the consecutive steps
 

@@ -1,7 +1,8 @@
 """Reads a pickle of torch.save whose classes are not to be loaded: each is replaced by a container.
 
 No code of the file runs: torch's restricted unpickler is given ``Inert`` for every name that it
-does not trust, and builds those in place of the file's own objects.
+does not trust, and builds those in place of the file's own objects. Must not know what is looked
+for in them.
 """
 
 from __future__ import annotations

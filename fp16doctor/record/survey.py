@@ -38,11 +38,6 @@ class StepSurvey:
     step: int
     nonfinite: tuple[tuple[str, str], ...] = ()  # (module path, role), in order of arrival
 
-    @property
-    def gradients_hurt(self) -> bool:
-        """Whether a parameter's gradient had an inf or a NaN."""
-        return any(role.endswith(".grad") for _, role in self.nonfinite)
-
 
 class Survey:
     """Tracks of all modules and roles; the recorder says when steps begin and end."""

@@ -11,14 +11,12 @@ Must not know what the error does to a gradient.
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.dataflow import Producers
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.player import Player
-from fp16doctor.replay.values import FORMAT_NAMES
+from fp16doctor.replay.values import FORMAT_NAMES, HALF, relative_error
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.precision import AmplifiedError
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
@@ -27,7 +25,6 @@ AMPLIFIED = 16.0  # times the operands' error: four bits
 WRONG = 0.1  # relative error of a result from which on it is looked at
 MOST = 8  # kept of one step
 _SUMS = frozenset(["cumsum", "sum", "mean", "addcmul", "addcdiv"])
-_HALF = ("float16", "bfloat16")
 
 
 class Amplified:
@@ -46,7 +43,7 @@ class Amplified:
         outs = [r for r in refs_in(call.outputs) if "float" in r.dtype]
         if call.mutates or not operands or not outs:
             return
-        if not any(r.dtype in _HALF for r in (*operands, *outs)):
+        if not any(r.dtype in HALF for r in (*operands, *outs)):
             return
         errors = {r: self._error(r, run, reference) for r in operands}
         line = call.site.source or call.site.module_path, op_traits.base(call.op)
@@ -61,7 +58,7 @@ class Amplified:
     def _judge(
         self, call: OpCall, out: TensorRef, errors: dict[TensorRef, float], into: float, made: float
     ) -> None:
-        narrow = next(r for r in (*errors, out) if r.dtype in _HALF)
+        narrow = next(r for r in (*errors, out) if r.dtype in HALF)
         fmt = get_format(FORMAT_NAMES[torch_dtype(narrow.dtype)])
         if made < WRONG or made < AMPLIFIED * max(into, fmt.eps / 2):
             return
@@ -95,11 +92,3 @@ class Amplified:
 
 def _is_sum(call: OpCall) -> bool:
     return op_traits.is_sum(call.op) or op_traits.base(call.op) in _SUMS
-
-
-def relative_error(mine: Tensor, exact: Tensor) -> float:
-    """Return ‖mine − exact‖ / ‖exact‖; 0 where that is not defined."""
-    a, b = mine.double(), exact.double()
-    norm = float(b.norm())
-    error = float((a - b).norm()) / norm if norm else 0.0
-    return error if error - error == 0 else 0.0

@@ -15,11 +15,11 @@ from fp16doctor.replay.environment import is_float_ref
 from fp16doctor.replay.keep import covers_tensor, kept_ops, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import KeepRule, in_module
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 
-HALF = ("float16", "bfloat16")
 BEFORE_BACKWARD = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
 _STORED = "<stored>"  # where a kept parameter or buffer comes from: no module is called with it
 

@@ -13,10 +13,10 @@ from math import prod
 
 import torch
 
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.tape import OpCall, TensorRef
 
-_HALF = ("float16", "bfloat16")
 _Key = tuple[str | None, str, int, int, str]
 
 
@@ -28,12 +28,12 @@ class Borders:
 
     def note(self, call: OpCall, ref: TensorRef, dtype: torch.dtype) -> None:
         """Remember the format in which an op of forward got an argument recorded in 16 bits."""
-        if ref.dtype in _HALF and call.site.phase in (Phase.FORWARD, Phase.LOSS):
+        if ref.dtype in HALF and call.site.phase in (Phase.FORWARD, Phase.LOSS):
             self._seen.setdefault(_key(call.site, ref), set()).add(dtype)
 
     def of_gradient(self, call: OpCall, ref: TensorRef) -> torch.dtype | None:
         """Return the format of a result of backward, None where it is not known."""
-        if ref.dtype not in _HALF or call.site.phase is not Phase.BACKWARD:
+        if ref.dtype not in HALF or call.site.phase is not Phase.BACKWARD:
             return None
         found = self._seen.get(_key(call.site, ref), set())
         return next(iter(found)) if len(found) == 1 else None

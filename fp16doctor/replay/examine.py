@@ -23,7 +23,7 @@ from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
 from fp16doctor.schema.tape import Tape
-from fp16doctor.schema.trace import EventKind, ReplayTrace, SinkState
+from fp16doctor.schema.trace import EventKind, ReplayTrace
 
 SUSPICIOUS_SHARE = 0.01  # of a gradient's Σ|x|: more than this lost is looked at in fp64
 
@@ -165,8 +165,3 @@ def _opaque(tape: Tape) -> tuple[tuple[str, str], ...]:
         call = tape.ops[index]
         found.setdefault(call.op, "its input was made elsewhere (another process or library)")
     return tuple(sorted(found.items()))
-
-
-def worst_sink(states: tuple[SinkState, ...]) -> SinkState | None:
-    """Return the first sink that is non-finite as run."""
-    return next((s for s in states if s.nonfinite), None)

@@ -13,11 +13,11 @@ import torch
 from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay.environment import torch_dtype
 from fp16doctor.replay.solo import SoloPlayer
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.policy import FP32
 from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
 _SEED = 20240607
-_HALF = ("float16", "bfloat16")
 
 
 class NoisyPlayer(SoloPlayer):
@@ -36,7 +36,7 @@ class NoisyPlayer(SoloPlayer):
         """Run one op and disturb its results."""
         super().play(call)
         for ref in refs_in(call.outputs):
-            if ref.dtype in _HALF and ref.storage not in call.mutates:
+            if ref.dtype in HALF and ref.storage not in call.mutates:
                 value = self.env.tensor(ref)
                 if value.dtype is torch.float32 and torch_dtype(ref.dtype).is_floating_point:
                     noise = torch.rand(value.shape, generator=self._generator).to(value.device)

@@ -29,7 +29,6 @@ class Player:
         self.tape, self.policy = tape, policy
         self.env = Environment(tape, policy)
         self.pinned: dict[str, str] = {}  # op -> why its results were taken from the run
-        self.n_pinned = 0
         self.scalars: dict[int, Any] = {}  # op index -> value of .item()
         self._sums = {} if policy == AS_RUN else lost_sums(tape)
 
@@ -71,5 +70,4 @@ class Player:
 
     def pin(self, call: OpCall, reason: str) -> None:
         """Note that an op's results are not this policy's own."""
-        self.n_pinned += 1
         self.pinned.setdefault(call.op, reason)

@@ -22,7 +22,7 @@ from fp16doctor.replay.lockstep import Observer
 from fp16doctor.replay.player import Player
 from fp16doctor.replay.update_floor import update_floor
 from fp16doctor.replay.updates import UpdateWatch
-from fp16doctor.replay.values import FORMAT_NAMES, nonfinite_code
+from fp16doctor.replay.values import FORMAT_NAMES, nonfinite_code, relative_error
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.precision import GradientLoss, IntegerLoss, OpLoss, PrecisionFacts
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
@@ -169,16 +169,6 @@ class PrecisionObserver(Observer):
         on_the_way = self._producers.ancestors(number, end)
         losses = [self._ops[i] for i in on_the_way if i in self._ops]
         return max(losses, key=_own_share, default=None)
-
-
-def relative_error(mine: Tensor, other: Tensor) -> float:
-    """Return ‖mine − other‖ / ‖other‖ over elements finite in both, 0 where other is 0."""
-    if not mine.is_floating_point() or mine.shape != other.shape:
-        return 0.0
-    a, b = mine.double(), other.double()
-    good = torch.isfinite(a) & torch.isfinite(b)
-    norm = float(b[good].norm())
-    return float((a[good] - b[good]).norm()) / norm if norm else 0.0
 
 
 def gradient_loss(

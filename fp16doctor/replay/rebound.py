@@ -17,12 +17,12 @@ from torch import Tensor
 
 from fp16doctor.replay import op_traits
 from fp16doctor.replay.dataflow import Producers
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 
 MOST_OPS = 8  # between the old tensor and the new one
 CONFIRMED = 2  # times that a step began with what the one before it had left
-_HALF = ("float16", "bfloat16")
 _PASSES_ON = frozenset(["detach", "alias", "clone", "view", "lift_fresh"])
 
 Name = tuple[SourceLine, str, tuple[int, ...], int]  # line, op, shape, which of them
@@ -45,7 +45,7 @@ def rebounds(tape: Tape, producers: Producers) -> Iterator[Rebound]:
     count: dict[tuple[SourceLine, str, tuple[int, ...]], int] = {}
     for number in sorted(tape.keys):
         ref, writers = producers.widest_view(number), producers.writers(number)
-        if number in tape.leaves or ref is None or ref.dtype not in _HALF or not writers:
+        if number in tape.leaves or ref is None or ref.dtype not in HALF or not writers:
             continue
         call = tape.ops[writers[-1]]
         path = way_back(tape, producers, ref, writers[-1])
@@ -58,7 +58,7 @@ def rebounds(tape: Tape, producers: Producers) -> Iterator[Rebound]:
 
 
 def _is_state(tape: Tape, ref: TensorRef) -> bool:
-    return ref.dtype in _HALF and not tape.leaves[ref.storage].is_parameter
+    return ref.dtype in HALF and not tape.leaves[ref.storage].is_parameter
 
 
 def way_back(

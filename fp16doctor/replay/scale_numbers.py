@@ -38,23 +38,19 @@ def _divisions(tape: Tape, scale: float) -> Iterator[int]:
     forward = {c.site.source for c in tape.ops if c.site.phase is not Phase.BACKWARD}
     for call in tape.ops:
         factor, line = _factor(call), call.site.source
+        divides = factor is not None and _is_of_the_scale(call, factor * scale)
         if call.site.phase is Phase.BACKWARD:
             derived |= writes(call)
-            hook = line is not None and line not in forward and _of_a_hook(call, factor, scale)
-            if factor is not None and ((line, factor) in lines or hook):
+            hook = line is not None and line not in forward  # only backward runs it
+            if factor is not None and ((line, factor) in lines or (hook and divides)):
                 yield call.index
             continue
         if derived.isdisjoint(r.storage for r in refs_in((call.args, call.kwargs))):
             continue
         derived |= writes(call)
-        if factor is not None and _is_of_the_scale(call, factor * scale):
+        if factor is not None and divides:
             lines.add((line, factor))
             yield call.index
-
-
-def _of_a_hook(call: OpCall, factor: float | None, scale: float) -> bool:
-    """Tell whether an op of a line that only backward runs, a hook's, divides by the scale."""
-    return factor is not None and _is_of_the_scale(call, factor * scale)
 
 
 def _is_of_the_scale(call: OpCall, product: float) -> bool:

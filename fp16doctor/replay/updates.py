@@ -22,11 +22,9 @@ from fp16doctor.replay.player import Player
 from fp16doctor.replay.rebound import Name, Path, Rebound, rebounds
 from fp16doctor.replay.retention import in_place, retention
 from fp16doctor.replay.update_ledger import UpdateLedger, sample
-from fp16doctor.replay.values import FORMAT_NAMES
+from fp16doctor.replay.values import FORMAT_NAMES, HALF
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
-
-_HALF = ("float16", "bfloat16")
 
 
 class UpdateWatch:
@@ -43,7 +41,7 @@ class UpdateWatch:
         for number, leaf in self._tape.leaves.items():
             ref = self._producers.widest_view(number)
             writers = self._producers.writers(number)
-            if ref is None or ref.dtype not in _HALF or not writers:
+            if ref is None or ref.dtype not in HALF or not writers:
                 continue
             if not (run.env.has(number) and reference.env.has(number)):
                 continue

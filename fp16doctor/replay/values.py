@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+HALF = ("float16", "bfloat16")  # torch names of the 16-bit formats
 FORMAT_NAMES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
@@ -83,3 +84,13 @@ def discrepancy(run: Tensor, reference: Tensor) -> Tensor:
     both_zero = (a == 0) & (b == 0)
     relative = torch.where(both_zero | (a == b), torch.zeros_like(relative), relative)
     return torch.nan_to_num(relative, nan=1.0, posinf=1.0, neginf=1.0)
+
+
+def relative_error(mine: Tensor, exact: Tensor) -> float:
+    """Return ‖mine − exact‖ / ‖exact‖ over elements finite in both, 0 where exact is 0."""
+    if not mine.is_floating_point() or mine.shape != exact.shape:
+        return 0.0
+    a, b = mine.double(), exact.double()
+    good = torch.isfinite(a) & torch.isfinite(b)
+    norm = float(b[good].norm())
+    return float((a[good] - b[good]).norm()) / norm if norm else 0.0

@@ -5,6 +5,8 @@ Must not know how they are drawn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fp16doctor.report import wording
 from fp16doctor.report.confirmed import confirm_line, proof_words
 from fp16doctor.report.nearest import nearest_limit
@@ -27,14 +29,19 @@ from fp16doctor.report.view_model import AnswerView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Finding, OutcomeOfCheck, Severity
 from fp16doctor.schema.location import OpSite, SourceLine
-from fp16doctor.schema.prescription import RecommendationStatus, Verdict
+from fp16doctor.schema.prescription import (
+    TOGETHER,
+    Prescription,
+    RecommendationStatus,
+    Verdict,
+)
 from fp16doctor.schema.recording import OutcomeKind
 
 
 def answer(diagnosis: Diagnosis) -> AnswerView:
     """Word the answer for whatever happened: a fault, none, none that could be seen."""
     mark = _mark(diagnosis)
-    said = [_verdict(diagnosis, mark), exception_story(diagnosis)]
+    said = [_verdict(diagnosis), exception_story(diagnosis)]
     if top_finding(diagnosis) is None and _ended_badly(diagnosis):
         said.reverse()  # nothing else was found: the exception is the news
     verdict, do = "; ".join(p for p in said if p), _do(diagnosis, mark)
@@ -61,7 +68,7 @@ def _ended_badly(diagnosis: Diagnosis) -> bool:
     return diagnosis.run.outcome.kind in (OutcomeKind.RAISED, OutcomeKind.EXITED)
 
 
-def _verdict(diagnosis: Diagnosis, mark: str) -> str:
+def _verdict(diagnosis: Diagnosis) -> str:
     top = top_finding(diagnosis)
     if top:
         said = [_headline(diagnosis, top), *run_clauses(diagnosis, top)]
@@ -213,7 +220,16 @@ def _proved(diagnosis: Diagnosis) -> str:
     if not cures or any(c.verification.verdict is not Verdict.VERIFIED for c in cures):
         return "not verified"
     steps = sorted({s for c in cures for s in c.verification.steps})
-    bounds = dict.fromkeys(c.verification.reason for c in cures if c.verification.reason)
+    joint = any(c.verification.reason.startswith(TOGETHER) for c in cures)
+    how = "verified together" if joint else "verified"
+    bounds = dict.fromkeys(b for c in cures for b in _bounds(c, cures))
     if bounds:  # the proof holds so far and no further
-        return f"verified: {'; '.join(bounds)}"
-    return f"verified by replay of {wording.steps_named(steps)}" if steps else "verified by replay"
+        return f"{how}: {'; '.join(bounds)}"
+    return f"{how} by replay of {wording.steps_named(steps)}" if steps else f"{how} by replay"
+
+
+def _bounds(cure: Prescription, cures: Sequence[Prescription]) -> list[str]:
+    """How far its proof holds; the cures that it was tried with are named already."""
+    others = " and ".join(c.remedy.title for c in cures if c is not cure)
+    rest = cure.verification.reason.removeprefix(f"{TOGETHER}{others}")
+    return [bound for bound in rest.split("; ") if bound]

@@ -12,7 +12,7 @@ from math import isfinite, log2
 
 from fp16doctor.report import wording
 from fp16doctor.schema.diagnosis import Diagnosis
-from fp16doctor.schema.finding import Finding, Severity
+from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.recording import StepInfo
 
 MOVED = 1.0  # binades from which a range counts as moved
@@ -44,11 +44,6 @@ class Comparison:
     stayed: tuple[Finding, ...]  # as the second has them
     moved: tuple[Move, ...]  # farthest first
     run: tuple[tuple[str, str, str], ...]  # fact, before, after: only where they differ
-
-    def worst_new(self) -> Severity | None:
-        """Return the severest of the findings that appeared."""
-        order = list(Severity)
-        return min((f.severity for f in self.appeared), key=order.index, default=None)
 
 
 def compare(before: Diagnosis, after: Diagnosis) -> Comparison:

@@ -1,4 +1,6 @@
-"""The cures as a table: one row a cure, one column a quantity, each cell ``before → after``.
+"""The cures as a table: one row a cure, one column a quantity, with the numbers before and after.
+
+The page shows the cells, a terminal the numbers before once and those after below them.
 
 Must not know how a cure was tried, or what its row looks like.
 """
@@ -25,6 +27,7 @@ _ORDER = (
 )
 _BY_STEPS = re.compile(r"loss after (\d+) steps?")
 _ZERO = {"0", wording.NOTHING}
+_NONE = (wording.NOTHING, wording.NOTHING)
 Pairs = dict[str, tuple[str, str]]  # quantity -> (before, after)
 
 
@@ -34,9 +37,10 @@ def cure_table(remedies: Sequence[RemedyView]) -> CureTable:
     several = len({n for n in courses if n}) > 1
     seen = [_pairs(r, several=several) for r in remedies]
     columns = _columns(seen)
+    numbers = tuple(tuple(pairs.get(c, _NONE) for c in columns) for pairs in seen)
     rows = tuple(tuple(_cell(c, pairs, seen) for c in columns) for pairs in seen)
     dash = any(wording.NOTHING in cell for row in rows for cell in row)
-    return CureTable(columns, rows, meanings(columns, dash=dash))
+    return CureTable(columns, numbers, rows, meanings(columns, dash=dash))
 
 
 def _steps(remedy: RemedyView) -> str:
@@ -75,7 +79,7 @@ def _all_zero(name: str, seen: Sequence[Pairs]) -> bool:
 
 def _cell(name: str, pairs: Pairs, seen: Sequence[Pairs]) -> str:
     """``before → after``; the number after alone where no row has one before."""
-    old, new = pairs.get(name, (wording.NOTHING, wording.NOTHING))
+    old, new = pairs.get(name, _NONE)
     if all(p[name][0] == wording.NOTHING for p in seen if name in p):
         return new
     return f"{old} → {new}" if name in pairs else wording.NOTHING

@@ -29,7 +29,6 @@ _KINDS = {
     "code_fix": "change of the script",
 }
 _PLACES_SHOWN = 5
-_REPLAYED = "replayed:"
 _NOT_TRIED = "not verified: no cure of this finding was tried by replay"
 
 
@@ -227,14 +226,14 @@ def _against(evidence: Evidence) -> str:
     name = evidence.limit_name or "limit"
     if evidence.limit is None:
         return f" in {evidence.format}" if evidence.format else ""
-    if name.startswith(_REPLAYED):
-        return f", {name.removeprefix(_REPLAYED)} replay {wording.number(evidence.limit)}"
+    if name.startswith(wording.REPLAYED):
+        return f", {name.removeprefix(wording.REPLAYED)} replay {wording.number(evidence.limit)}"
     words = f"{wording.limit_name(name)} {wording.limit(evidence.limit)}"
     return f", {evidence.format} {words}" if evidence.format else f", {words}"
 
 
 def _source(source: str) -> str:
-    policy = source.removeprefix(_REPLAYED)
+    policy = source.removeprefix(wording.REPLAYED)
     return source if policy == source else f"replayed in {policy}"
 
 

@@ -49,14 +49,28 @@ QUANTITIES: dict[str, str] = {
     "‖g − g32‖ / ‖g32‖; lower is better, 0 is equal",
     "descent kept": "by how much a small step along the gradient lowers the loss, divided by what "
     "the same step along fp32's does; 1 is as good as fp32, lower is worse",
-    "realised fraction": "size of the update that is made, divided by that of the update that is "
-    "meant; 1 is wanted",
+    "realised fraction": "share of the update that is meant which the update made has along it: "
+    "⟨Δ, Δ meant⟩ / ‖Δ meant‖²; 1 is wanted",
     "largest update error": "distance between the update made and the one meant, divided by the "
     "latter's size, of the parameter where it is largest; lower is better, 0 is equal",
     "binades gained per block": "doublings of the residual stream from block to block; 0 is wanted",
     "calls that raise": "calls of the step that end it with an exception; 0 is wanted",
     "loss scale": "factor on the loss under the cure",
     LOSS_AFTER: _LOSS,
+}
+# Where columns are narrow: the head, and what it leaves unsaid.
+SHORT: dict[str, tuple[str, str]] = {
+    "non-finite elements": ("non-finite", ""),
+    "non-finite ops": ("non-finite ops", ""),
+    "gradient lost": ("lost", "share of a parameter's gradient that becomes 0"),
+    "gradient error": ("error", "‖g − fp32 g‖/‖fp32 g‖"),
+    "descent kept": ("descent", "share of fp32's"),
+    "realised fraction": ("realised", "share of the update that is meant"),
+    "largest update error": ("update error", "‖Δ − Δ meant‖/‖Δ meant‖ of one parameter"),
+    "binades gained per block": ("growth", "of amax from block to block"),
+    "calls that raise": ("raising", "calls of the step that end it"),
+    "loss scale": ("scale", ""),
+    LOSS_AFTER: ("loss", "at the end"),
 }
 _WHERE_NOT_MEASURED = "not measured, or not defined since the run itself is not finite there"
 
@@ -66,6 +80,13 @@ def meanings(quantities: Iterable[str], *, dash: bool) -> tuple[tuple[str, str],
     said = [(q, _LOSS if q.startswith("loss after") else QUANTITIES.get(q, "")) for q in quantities]
     known = tuple((name, text) for name, text in said if text)
     return (*known, ("–", _WHERE_NOT_MEASURED)) if known and dash else known
+
+
+def short_head(quantity: str) -> tuple[str, str]:
+    """Return (head, meaning) of a narrow column; a meaning of "" needs no line in the legend."""
+    if quantity.startswith("loss after"):
+        return "loss", quantity.removeprefix("loss ")
+    return SHORT.get(quantity, (quantity, ""))
 
 
 def terms_used(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:

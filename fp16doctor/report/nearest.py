@@ -34,8 +34,10 @@ def nearest_limit(diagnosis: Diagnosis) -> str:
     no magnitudes were surveyed.
     """
     limits = narrowest(diagnosis)
-    seen = list(_seen(diagnosis))
-    if limits is None or not seen:
+    if limits is None:
+        return ""
+    seen = [s for s in _seen(diagnosis) if s.amax <= limits.max]  # beyond it: a wider format's
+    if not seen:
         return ""
     worst = max(seen, key=lambda s: s.amax)
     course = sorted((s for s in seen if s.ranges is worst.ranges), key=lambda s: s.step)

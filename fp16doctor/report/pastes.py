@@ -1,4 +1,4 @@
-"""What the top of a page gives to paste: the code or the diff of the cure that it names.
+"""What an answer gives to paste, on the page and on a terminal: the text of the cure it names.
 
 Must not know how a cure was tried.
 """
@@ -13,6 +13,7 @@ from fp16doctor.schema.prescription import Prescription, Verdict
 
 _LONG = 12  # lines from which a text is shown in a box of limited height
 _NOT_VERIFIED = "not verified"
+_SHORT_FORM = "fp16doctor"  # the form that calls this package: the shortest where there is one
 
 
 def pastes(diagnosis: Diagnosis, do: str) -> tuple[PasteView, ...]:
@@ -41,6 +42,7 @@ def _paste(cure: Prescription) -> PasteView:
     return PasteView(
         title=cure.remedy.title,
         change=text,
+        short=cure.remedy.forms.get(_SHORT_FORM, "") or text,
         kind=_kind(text),
         unproved="" if verified else _NOT_VERIFIED,
         long=len(text.splitlines()) > _LONG,

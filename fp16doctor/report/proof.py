@@ -10,7 +10,7 @@ import math
 from fp16doctor.report import wording
 from fp16doctor.report.run_story import top_finding
 from fp16doctor.schema.diagnosis import Diagnosis
-from fp16doctor.schema.finding import OutcomeOfCheck, Severity
+from fp16doctor.schema.finding import Finding, OutcomeOfCheck, Severity
 from fp16doctor.schema.prescription import Prescription, RecommendationStatus, Verdict
 
 _NO_TIME = "no-time-budget"  # slug of the warning that says why no cure was tried
@@ -41,13 +41,20 @@ def _reference(diagnosis: Diagnosis) -> str:
     if diagnosis.replay.fidelity is None or reference == "none" or not top:
         return ""
     if diagnosis.recommendation.status is RecommendationStatus.NOT_PRECISION:
-        return f"the {reference} replay of the same step has the fault as well"
-    source = f"replayed:{reference}"
+        of_its_step = _replayed_in(top) or reference
+        return f"the {of_its_step} replay of the same step has the fault as well"
+    source = f"{wording.REPLAYED}{reference}"
     for e in top.evidence:
         if e.source == source and e.quantity == "amax" and math.isfinite(e.measured):
             amax = wording.number(e.measured)
             return f"the {reference} replay of the same step is finite there (amax {amax})"
     return ""
+
+
+def _replayed_in(finding: Finding) -> str:
+    """The reference of the finding's own step: other steps may have had another."""
+    sources = (e.source for e in finding.evidence if e.source.startswith(wording.REPLAYED))
+    return next(sources, "").removeprefix(wording.REPLAYED)
 
 
 def _not_seen(diagnosis: Diagnosis) -> str:

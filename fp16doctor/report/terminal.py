@@ -55,7 +55,7 @@ def render_terminal(
         else:
             _finding(page, finding, verbose)
     if view.findings:
-        terminal_cures.table(page, view.remedies, "" if verbose else _more(outputs))
+        terminal_cures.table(page, view.remedies, view.cures, "" if verbose else _more(outputs))
     _limits(page, view, verbose)
     if verbose:
         _details(page, view)
@@ -82,7 +82,7 @@ def _answer(page: Lines, view: ReportView) -> None:
     page.put(answer.verdict, indent=_ANSWER_LABEL + 1, label="verdict", style=answer.mark)
     page.put(answer.place, indent=_ANSWER_LABEL + 1, label="place")
     page.put(answer.do, indent=_ANSWER_LABEL + 1, label="do")
-    terminal_cures.paste(page, answer, view.remedies)
+    terminal_cures.paste(page, answer)
     if answer.confirm:
         page.put(answer.confirm, indent=_ANSWER_LABEL + 1, label="confirm")
     page.put(answer.proof, indent=_ANSWER_LABEL + 1, label="proof")

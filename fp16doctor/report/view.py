@@ -20,7 +20,7 @@ from fp16doctor.report.glossary import terms_used
 from fp16doctor.report.view_model import PictureView, ReportView
 from fp16doctor.schema.diagnosis import Diagnosis
 
-_MULTILINE = ("change", "svg")  # the fields whose line breaks are meant
+_MULTILINE = ("change", "short", "svg")  # the fields whose line breaks are meant
 
 
 def build_view(diagnosis: Diagnosis, *, pictures: bool = False) -> ReportView:

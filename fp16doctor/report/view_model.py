@@ -14,6 +14,7 @@ class PasteView:
 
     title: str  # of the cure
     change: str  # the text, may have several lines
+    short: str  # the shortest text that does the same
     kind: str  # "code", "diff of the script", "in words"
     unproved: str  # "" where the cure was verified
     long: bool  # more lines than the top has room for
@@ -86,7 +87,8 @@ class CureTable:
     """The numbers of all cures, one row each."""
 
     columns: tuple[str, ...]  # quantities
-    rows: tuple[tuple[str, ...], ...]  # cells, in the order of the cures
+    numbers: tuple[tuple[tuple[str, str], ...], ...]  # (before, after), in the order of the cures
+    rows: tuple[tuple[str, ...], ...]  # the same, each as one cell
     legend: tuple[tuple[str, str], ...]  # (column, what it means and which way is good)
 
 

@@ -14,6 +14,7 @@ from fp16doctor.schema.diagnosis import FormatLimits
 from fp16doctor.schema.location import TEXT_ROLE, OpSite, SourceLine
 
 NOTHING = "–"  # a table cell without a value
+REPLAYED = "replayed:"  # how the source of evidence begins that a replay gave; then its policy
 UNEXAMINED = "nothing was examined, so that no check says anything about training"
 NO_BREAK = "\u00a0"
 # Characters that reorder the text around them: harmless in a file name, misleading in a report.

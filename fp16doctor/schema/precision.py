@@ -1,6 +1,7 @@
 """What one format did to the values of one step that stayed finite: zeros, updates, integers.
 
-Physical facts only; bounds, severities and words are made by ``diagnose``.
+Physical facts, and the bound by which steps are kept as well as judged; all other bounds,
+severities and words are made by ``diagnose``.
 """
 
 from __future__ import annotations
@@ -96,6 +97,11 @@ class IntegerLoss:
     collisions: int  # distinct integers that became equal to a neighbour
     largest: float  # largest magnitude
     exact_up_to: float  # largest integer up to which the format holds all
+
+
+# Gradient error of a step from which on it is asked whether digits that cancelled made it: ten times
+# what sound 16-bit steps have at most.
+FAR_OFF = 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,9 @@ class Verification:
     stream: tuple[StreamBlock, ...] = ()  # of a cure of initial weights: the residual stream
 
 
+TOGETHER = "tried together with: "  # begins the reason of a joint cure's part; the others' titles
+
+
 @dataclass(frozen=True, slots=True)
 class Prescription:
     """A remedy, the findings it treats (positions in the diagnosis), and its proof."""

@@ -75,17 +75,6 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A run of ops that can be replayed by itself."""
-
-    name: str  # top-level block, "loss", "backward", "optimizer"
-    first: int  # index of its first op
-    last: int  # index of its last op, inclusive
-    reads: tuple[int, ...]  # storages from outside that it reads
-    writes: tuple[int, ...]  # storages it writes that later ops read
-
-
-@dataclass(frozen=True, slots=True)
 class CallForm:
     """How a module was called."""
 

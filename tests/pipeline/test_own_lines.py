@@ -219,12 +219,13 @@ for x in loader:
 
 def test_a_scaler_to_add_is_put_into_the_script_s_own_lines() -> None:
     scale = {"low": 1.0, "recommended": 1024.0, "high": 2.0**20}
-    remedy = Remedy(RemedyKind.LOSS_SCALE, "t", change="scaler = generic", value=scale)
+    general = "scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)\n…"
+    remedy = Remedy(RemedyKind.LOSS_SCALE, "t", change=general, value=scale)
     missing = at(7, name="fp16-without-scaler", fault=Fault.LOSS_SCALE)
     change, _ = told(UNSCALED, missing, remedy)
     assert '+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)' in change.splitlines()
     assert "+    scaler.scale(loss).backward()" in change.splitlines()
-    assert told(UNSCALED, replace(missing, name="other"), remedy)[0] == "scaler = generic"
+    assert told(UNSCALED, replace(missing, name="other"), remedy)[0] == general
     by_hand = replace(remedy, change="(1024.0 * loss).backward()")
     assert told(UNSCALED, missing, by_hand)[0] == by_hand.change
 

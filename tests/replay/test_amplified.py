@@ -19,6 +19,12 @@ def gaps(h: Tensor) -> Tensor:
     return (ends[1:] - ends[:-1]).float()
 
 
+def beside_an_infinity(h: Tensor) -> Tensor:
+    ends = F.softplus(h).to(HALF).cumsum(0)
+    ends = torch.cat([torch.full_like(ends[:1], -torch.inf), ends])
+    return (ends[1:] - ends[:-1])[1:].float()
+
+
 def gathered(h: Tensor) -> Tensor:
     total = torch.zeros(1, dtype=HALF)
     for value in F.softplus(h).to(HALF).unbind():
@@ -62,6 +68,12 @@ def test_a_difference_of_running_sums() -> None:
     assert found.cause_site.op == "aten.cumsum.default"
     assert found.error > 0.3 > 0.01 > found.error_in
     assert found.share == pytest.approx(1, abs=0.1)
+
+
+def test_an_infinity_that_is_meant_hides_no_difference() -> None:
+    (found,) = amplified(beside_an_infinity)
+    assert found.site.op == "aten.sub.Tensor"
+    assert found.error > 0.3 > 0.01 > found.error_in
 
 
 def test_a_sum_that_gathers_term_by_term() -> None:

@@ -24,3 +24,15 @@ def hand_made() -> dict[str, Callable[[], Diagnosis]]:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return dict(module.SAMPLES)
+
+
+@pytest.fixture
+def overflow(hand_made: dict[str, Callable[[], Diagnosis]]) -> Diagnosis:
+    """A forward overflow, cured by another format."""
+    return hand_made["overflow"]()
+
+
+@pytest.fixture
+def healthy(hand_made: dict[str, Callable[[], Diagnosis]]) -> Diagnosis:
+    """A run in which nothing was found."""
+    return hand_made["healthy"]()

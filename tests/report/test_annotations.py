@@ -14,11 +14,6 @@ from fp16doctor.schema.location import SourceLine
 HandMade = dict[str, Callable[[], Diagnosis]]
 
 
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
-
-
 def test_one_line_a_finding_with_its_place_cause_and_cure(overflow: Diagnosis) -> None:
     error, note = diagnosis_github(overflow).splitlines()
     head = "::error file=train.py,line=40,title=FD101 activation-overflow::`blocks.2.ffn.wo`"

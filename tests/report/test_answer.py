@@ -11,9 +11,10 @@ import pytest
 from fp16doctor.report.view import build_view
 from fp16doctor.report.view_model import AnswerView
 from fp16doctor.schema.diagnosis import Diagnosis, FidelitySummary
-from fp16doctor.schema.finding import Fault, Severity
+from fp16doctor.schema.finding import Evidence, Fault, Severity
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.prescription import (
+    TOGETHER,
     Prescription,
     Recommendation,
     RecommendationStatus,
@@ -25,16 +26,6 @@ from fp16doctor.schema.prescription import (
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, StepInfo
 
 HandMade = dict[str, Callable[[], Diagnosis]]
-
-
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
-
-
-@pytest.fixture
-def healthy(hand_made: HandMade) -> Diagnosis:
-    return hand_made["healthy"]()
 
 
 def answer(diagnosis: Diagnosis) -> AnswerView:
@@ -60,6 +51,24 @@ def test_a_cure_is_called_verified_only_after_its_replay(overflow: Diagnosis) ->
         assert "(verified" not in do
 
 
+def test_that_two_cures_were_tried_together_is_said_once(overflow: Diagnosis) -> None:
+    def part(title: str, reason: str) -> Prescription:
+        base = overflow.prescriptions[0]
+        proof = replace(base.verification, reason=reason)
+        return replace(base, remedy=replace(base.remedy, title=title), verification=proof)
+
+    def do(*reasons: str) -> str:
+        both = tuple(map(part, ("keep `a` in fp32", "a loss scale of 2⁸"), reasons))
+        chosen = replace(overflow.recommendation, sentence="keep, and scale", prescriptions=(0, 1))
+        return answer(replace(overflow, prescriptions=both, recommendation=chosen)).do
+
+    one, two = f"{TOGETHER}a loss scale of 2⁸", f"{TOGETHER}keep `a` in fp32"
+    steps = "verified together by replay of steps 0, 3 and 4"
+    assert do(one, two) == f"keep, and scale ({steps})"
+    bounds = do(f"{one}; with a cast; one step", f"{two}; one step")
+    assert bounds == "keep, and scale (verified together: with a cast; one step)"
+
+
 def test_advice_alone_is_marked_as_not_verified(hand_made: HandMade) -> None:
     assert "(not verified)" in answer(hand_made["raised"]()).do
 
@@ -69,6 +78,21 @@ def test_a_fault_of_logic_says_that_no_dtype_helps(hand_made: HandMade) -> None:
     assert "no dtype, loss scale or keep-list cures it" in said.do
     assert "the fp32 replay of the same step has the fault as well" in said.proof
     assert "upstream: aten.masked_fill.Scalar at train.py:60" in said.place
+
+
+def test_the_reference_is_the_one_of_the_findings_own_step(hand_made: HandMade) -> None:
+    """Another step of the run had fp64 for its reference."""
+    logic = hand_made["logic-nan"]()
+    wide = replace(logic, replay=replace(logic.replay, reference="fp64"))
+    seen = (
+        Evidence("non-finite elements", 1.0, "recorded"),
+        Evidence("amax", 2.0, "replayed:fp32"),
+    )
+    top = replace(logic.findings[0], evidence=seen)
+    own = replace(wide, findings=(top, *logic.findings[1:]))
+    assert "the fp32 replay of the same step has the fault as well" in answer(own).proof
+    bare = replace(top, evidence=seen[:1])
+    assert "the fp64 replay of the" in answer(replace(own, findings=(bare,))).proof
 
 
 def test_a_healthy_run_says_so_and_how_much_was_seen(healthy: Diagnosis) -> None:

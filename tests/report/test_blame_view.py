@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
-
 from fp16doctor.report.blame_view import ALONE, JOINT, blame_view
 from fp16doctor.report.html import render_html
 from fp16doctor.schema.diagnosis import Diagnosis
@@ -17,11 +15,6 @@ from fp16doctor.schema.prescription import RecommendationStatus
 
 HandMade = dict[str, Callable[[], Diagnosis]]
 NB = "\u00a0"
-
-
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
 
 
 def with_finding(diagnosis: Diagnosis, **changes: object) -> Diagnosis:

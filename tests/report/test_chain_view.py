@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
-
 from fp16doctor.report.html import render_html
 from fp16doctor.report.view import build_view
 from fp16doctor.report.view_model import ChainBox
@@ -14,11 +12,6 @@ from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Fault, Finding
 
 HandMade = dict[str, Callable[[], Diagnosis]]
-
-
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
 
 
 def boxes(diagnosis: Diagnosis, **changes: object) -> tuple[ChainBox, ...]:

@@ -13,7 +13,6 @@ import pytest
 from fp16doctor.report.comparison import compare, render_comparison
 from fp16doctor.schema.codec import to_json
 from fp16doctor.schema.diagnosis import Diagnosis
-from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.location import SourceLine
 
 HandMade = dict[str, Callable[[], Diagnosis]]
@@ -34,14 +33,12 @@ def test_a_diagnosis_equals_itself(sick: Diagnosis) -> None:
     found = compare(sick, sick)
     assert (found.appeared, found.went, found.moved, found.run) == ((), (), (), ())
     assert found.stayed == sick.findings
-    assert found.worst_new() is None
     assert render_comparison(found).startswith("0 findings appeared · 0 went · 2 stayed")
 
 
 def test_what_appeared_and_what_went(sick: Diagnosis, sound: Diagnosis) -> None:
     assert compare(sound, sick).appeared == sick.findings
     assert compare(sick, sound).went == sick.findings
-    assert compare(sound, sick).worst_new() is Severity.ERROR
     text = render_comparison(compare(sound, sick))
     assert text.startswith("appeared  error FD101 activation-overflow: `blocks.2.ffn.wo` output")
     assert "aten.mm at train.py:40" in text

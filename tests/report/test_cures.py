@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
-
-import pytest
 
 from fp16doctor.report.cure_table import cure_table
 from fp16doctor.report.folded import folded_advice
-from fp16doctor.report.glossary import QUANTITIES, meanings
+from fp16doctor.report.glossary import QUANTITIES, SHORT, meanings, short_head
 from fp16doctor.report.html import render_html
 from fp16doctor.report.view import build_view
 from fp16doctor.report.view_model import RemedyView
@@ -23,13 +20,6 @@ from fp16doctor.schema.prescription import (
     Verdict,
     Verification,
 )
-
-HandMade = dict[str, Callable[[], Diagnosis]]
-
-
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
 
 
 def remedy(*comparison: tuple[str, str, str]) -> RemedyView:
@@ -72,6 +62,14 @@ def test_every_known_quantity_says_which_way_is_good() -> None:
     assert [name for name, _ in known] == ["loss after 3 steps", "–"]
     assert len(meanings(["loss scale"], dash=False)) == 1
     assert meanings(["?"], dash=True) == ()
+
+
+def test_every_known_quantity_has_a_head_for_narrow_columns() -> None:
+    assert set(SHORT) == set(QUANTITIES)
+    heads = [head for head, _ in map(short_head, SHORT)]
+    assert len(set(heads)) == len(heads)
+    assert short_head("loss after 3 steps") == ("loss", "after 3 steps")
+    assert short_head("?") == ("?", "")
 
 
 def test_what_is_recommended_and_not_verified_is_called_advised(overflow: Diagnosis) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from fp16doctor.report.layout import Lines, aligned, cells, wrapped
 from fp16doctor.report.terminal import render_terminal
+from fp16doctor.report.view import build_view
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.prescription import Prescription, Verdict
 
@@ -116,10 +117,34 @@ def test_cures_are_a_table_under_the_numbers_of_the_run(treated: Diagnosis) -> N
     assert re.fullmatch(r"not verified +edit the script: it needs an edit", table[5])
 
 
+def test_a_cure_that_nobody_tried_is_advised_not_recommended(treated: Diagnosis) -> None:
+    (edit,) = treated.prescriptions[-1:]
+    chosen = replace(treated.recommendation, prescriptions=(0,))
+    text = shown(replace(treated, prescriptions=(edit,), recommendation=chosen))
+    assert re.search(r"^not verified +advised: as above$", text, flags=re.M)
+    assert "cures tried" not in text
+    assert "recommended" not in text
+
+
 def test_the_legend_explains_the_columns_that_are_there(treated: Diagnosis) -> None:
     text = shown(treated)
     assert "error: ‖g − fp32 g‖/‖fp32 g‖; descent: share of fp32's; loss: after 10 steps" in text
     assert "lost:" not in text  # nothing was lost anywhere: no column
+
+
+def test_updates_are_a_column_where_a_cure_is_judged_by_them(treated: Diagnosis) -> None:
+    before = {"realised fraction": 0.0, "largest update error": 1.0}
+    after = {"realised fraction": 1.0, "largest update error": 0.0021}
+    first, *others = treated.prescriptions
+    proof = replace(first.verification, before=before, after=after)
+    judged = replace(treated, prescriptions=(replace(first, verification=proof), *others))
+    table = shown(judged).partition("cures tried")[2].splitlines()
+    assert "realised  update error" in table[0]
+    assert " 0         1 " in table[1]
+    assert " 1         0.0021 " in table[2]
+    text = " ".join(shown(judged).split())
+    assert "realised: share of the update that is meant; update error: ‖Δ − Δ meant‖" in text
+    assert {"realised fraction", "largest update error"} <= set(build_view(judged).cures.columns)
 
 
 def test_where_the_rest_stands_is_said(treated: Diagnosis) -> None:

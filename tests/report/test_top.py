@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
-
 from fp16doctor.report.html import render_html
 from fp16doctor.report.view import build_view
 from fp16doctor.report.view_model import AnswerView
@@ -18,16 +16,6 @@ from fp16doctor.schema.recording import StepInfo
 
 HandMade = dict[str, Callable[[], Diagnosis]]
 NB = "\u00a0"
-
-
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
-
-
-@pytest.fixture
-def healthy(hand_made: HandMade) -> Diagnosis:
-    return hand_made["healthy"]()
 
 
 def top(diagnosis: Diagnosis) -> AnswerView:

@@ -23,11 +23,6 @@ HandMade = dict[str, Callable[[], Diagnosis]]
 NB = "\u00a0"
 
 
-@pytest.fixture
-def overflow(hand_made: HandMade) -> Diagnosis:
-    return hand_made["overflow"]()
-
-
 @pytest.mark.parametrize(
     ("evidence", "words"),
     [

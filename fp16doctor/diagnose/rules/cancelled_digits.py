@@ -32,10 +32,9 @@ from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import in_fp32, number, op_in, place
 from fp16doctor.diagnose.shares import finite_traces, sink_error
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
-from fp16doctor.schema.precision import AmplifiedError
+from fp16doctor.schema.precision import FAR_OFF, AmplifiedError
 from fp16doctor.schema.trace import ReplayTrace
 
-FAR_OFF = 0.2  # gradient error; sound 16-bit steps have 0.02 at most
 MOST_OF_IT = 0.5  # of the squared gradient error
 FEWEST = 2  # steps
 

@@ -33,6 +33,7 @@ from fp16doctor.diagnose.sentences import number
 from fp16doctor.diagnose.shares import GRADIENT_ERROR, LOSS_ERROR, sink_error
 from fp16doctor.diagnose.usage_words import line_of
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.recording import StepInfo
 from fp16doctor.schema.trace import ReplayTrace
 from fp16doctor.schema.usage import UsageKind
@@ -74,17 +75,24 @@ def diverged_training(seen: Observations) -> Iterator[Finding]:
     jump = _jump(seen)
     if jump is None or jump.update.update_site is None or seen.used(*_MISUSES):
         return
-    site = jump.update.update_site
-    ends_badly = any(
+    yield _finding(jump, jump.update.update_site, error=_ends_badly(seen, jump.behind.step))
+
+
+def _ends_badly(seen: Observations, first: int) -> bool:
+    """Tell whether anything that is not finite came of it, from step ``first`` on."""
+    return any(
         not event.harmless and event.reaches
         for trace in seen.traces
-        if trace.step >= jump.behind.step
+        if trace.step >= first
         for event in trace.events
     )
-    yield Finding(
+
+
+def _finding(jump: _Jump, site: OpSite, *, error: bool) -> Finding:
+    return Finding(
         code="FD116",
         name="diverged-training",
-        severity=Severity.ERROR if ends_badly else Severity.NOTE,
+        severity=Severity.ERROR if error else Severity.NOTE,
         fault=Fault.NAN_BIRTH,
         what=(
             f"the update of step {site.step} takes the loss from about {number(jump.level)} to "
@@ -98,7 +106,10 @@ def diverged_training(seen: Observations) -> Iterator[Finding]:
             f"own batch {number(jump.again)}: no format, loss scale or keep-list changes it."
         ),
         site=site,
-        evidence=(Evidence("loss", jump.loss, "recorded"),),
+        evidence=(
+            Evidence("loss", jump.loss, "recorded"),
+            Evidence("loss", jump.reference, f"replayed:{jump.update.reference}"),
+        ),
         reaches=("loss", "parameters"),
         advice=(
             f"lower the learning rate of step {site.step}{line_of(site)}, warm it up more slowly, "

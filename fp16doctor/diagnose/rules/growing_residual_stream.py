@@ -72,8 +72,9 @@ def _finding(chain: Chain, event: Event | None) -> Finding:
         severity=Severity.NOTE if event is None else Severity.ERROR,
         fault=Fault.INITIALIZATION,
         what=(
-            f"amax grows by {number(chain.growth)} binades a block from `{first.module_path}` to "
-            f"`{last.module_path}`: {number(chain.amax[0])} → {number(chain.amax[-1])}"
+            f"activations grow {number(2**chain.growth)}-fold a block, from amax "
+            f"{number(chain.amax[0])} behind `{first.module_path}` to {number(chain.amax[-1])} "
+            f"behind `{last.module_path}`{_overflows(event)}"
         ),
         cause=(
             f"{count} blocks of class {first.module_class} add to each other and nothing takes the "
@@ -90,6 +91,12 @@ def _finding(chain: Chain, event: Event | None) -> Finding:
             "branch 0, the others × L^(-1/(2m-2))), or multiply each branch by 0.1"
         ),
     )  # fmt: skip
+
+
+def _overflows(event: Event | None) -> str:
+    if event is None:
+        return ""
+    return f", and overflow {event.format} in `{event.site.module_path}`"
 
 
 def _site(chain: Chain, event: Event | None) -> OpSite:

@@ -26,8 +26,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import number
-from fp16doctor.diagnose.usage_words import line_of, scale_evidence, scale_free, scaled, seen_in
+from fp16doctor.diagnose.usage_words import (
+    line_of,
+    scale_evidence,
+    scale_free,
+    scale_words,
+    scaled,
+    seen_in,
+)
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.usage import BESIDE_SCALED, UsageFact, UsageKind
 
@@ -38,7 +44,7 @@ def never_scaled(seen: Observations) -> Iterator[Finding]:
     for fact in seen.used(UsageKind.NEVER_SCALED):
         if not scaled(fact):
             continue
-        factor = "the loss scale" if fact.loss_scale is None else number(fact.loss_scale)
+        factor = scale_words(fact)
         yield Finding(
             code="FD410",
             name="never-scaled",

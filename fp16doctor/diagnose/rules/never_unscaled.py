@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import number
 from fp16doctor.diagnose.usage_words import (
     line_of,
     scale_evidence,
     scale_free,
+    scale_words,
     scaled,
     seen_in,
 )
@@ -62,7 +62,7 @@ def _may_be_meant(fact: UsageFact) -> bool:
 
 
 def _finding(fact: UsageFact) -> Finding:
-    factor = "the loss scale" if fact.loss_scale is None else number(fact.loss_scale)
+    factor = scale_words(fact)
     name = fact.optimizer or "the optimizer"
     return Finding(
         code="FD403",

@@ -28,8 +28,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import number
-from fp16doctor.diagnose.usage_words import scale_evidence, scaled, seen_in
+from fp16doctor.diagnose.usage_words import (
+    scale_evidence,
+    scale_words,
+    scaled,
+    seen_in,
+)
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.usage import UsageKind
 
@@ -45,7 +49,7 @@ def updated_per_microbatch(seen: Observations) -> Iterator[Finding]:
     for fact in seen.used(UsageKind.MIXED_SCALES):
         if not scaled(fact):
             continue
-        factor = "the loss scale" if fact.loss_scale is None else number(fact.loss_scale)
+        factor = scale_words(fact)
         yield Finding(
             code="FD405",
             name="updated-per-microbatch",

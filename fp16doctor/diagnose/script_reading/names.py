@@ -1,6 +1,7 @@
 """What a name stands for: imports, assignments, parameters, attributes of ``self``.
 
 Only what the file itself shows: a name with an unknown binding has an unknown value.
+Must not know any rule.
 """
 
 from __future__ import annotations

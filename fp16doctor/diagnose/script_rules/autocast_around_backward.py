@@ -42,14 +42,14 @@ def autocast_around_backward(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion per backward inside autocast."""
     for call in loss_backwards(script):
         around = enclosing(script, call)
-        if around is None or around.enabled is False or _is_method_of_function(script, call):
+        if around is None or around.enabled is False or _is_method_of_function(call):
             continue
         block = _block(script, call, around)
         loop = _loop_inside(script, call, block)
         yield _suspicion(script, call, block, loop if around.cache is True else None)
 
 
-def _is_method_of_function(script: Script, call: ast.Call) -> bool:
+def _is_method_of_function(call: ast.Call) -> bool:
     """Whether the receiver is a module or class (``super().backward``), no loss."""
     inner = receiver(call)
     return isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and not inner.args

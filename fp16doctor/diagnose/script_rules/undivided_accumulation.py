@@ -48,7 +48,7 @@ def undivided_accumulation(script: Script) -> Iterator[Suspicion]:
         place = script.place(backward)
         if place.loop is None or every_nth(script, place, place.loop):
             continue
-        loss = _loss(script, backward)
+        loss = _loss(backward)
         count = _count(script, backward, place.loop)
         if count is None and loss is not None:
             count = _turns(script, backward, loss, place.loop)
@@ -56,7 +56,7 @@ def undivided_accumulation(script: Script) -> Iterator[Suspicion]:
             yield _suspicion(script, backward, loss, count)
 
 
-def _loss(script: Script, backward: ast.Call) -> ast.expr | None:
+def _loss(backward: ast.Call) -> ast.expr | None:
     """The loss as it is written at backward: in ``scaler.scale(…)``, or before ``.backward``."""
     inner = receiver(backward)
     if method(inner) == "scale" and isinstance(inner, ast.Call):

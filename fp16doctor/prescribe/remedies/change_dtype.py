@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.format_code import FORMAT_CODE
 from fp16doctor.prescribe.stored import (
     REALISED,
     REALISED_FRACTION,
@@ -22,11 +23,6 @@ from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict
 from fp16doctor.schema.spelling import number
-
-_CHANGES = {
-    "bf16": "with torch.autocast(DEVICE, dtype=torch.bfloat16):  # or model.bfloat16()",
-    "fp32": "with torch.autocast(DEVICE, enabled=False):  # or model.float()",
-}
 
 
 def propose(case: Case) -> Iterator[Prescription]:
@@ -87,5 +83,5 @@ def _with_updates(bench: Bench, cure: Prescription) -> Prescription:
 
 def dtype_remedy(name: str, device: str) -> Remedy:
     """Return the change to "bf16" or "fp32" as text to paste."""
-    change = _CHANGES[name].replace("DEVICE", repr(device))
+    change = FORMAT_CODE[name].replace("DEVICE", repr(device))
     return Remedy(RemedyKind.DTYPE, f"train in {name}", change=change, value=name)

@@ -17,8 +17,9 @@ from fp16doctor.prescribe.line_casts import places as cast_places
 from fp16doctor.prescribe.paste import pasted
 from fp16doctor.prescribe.search import Unit, grow, policy_of, shrink
 from fp16doctor.prescribe.treatable import line_target, op_target, rises, target
-from fp16doctor.replay.bare_products import HALF, leaving
+from fp16doctor.replay.bare_products import leaving
 from fp16doctor.replay.op_traits import base
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.policy import KeepRule

@@ -47,6 +47,12 @@ with torch.no_grad():
 CODES = frozenset({"FD104", "FD201", "FD401"})
 
 
+def makes_scaler(remedy: Remedy) -> bool:
+    """Tell whether a remedy's code is a GradScaler and nothing else beside it."""
+    is_scale = remedy.kind is RemedyKind.LOSS_SCALE and isinstance(remedy.value, dict)
+    return is_scale and remedy.change.startswith(_SCALER.partition("(")[0])
+
+
 def of_the_scale(finding: Finding) -> bool:
     """Tell whether another loss scale may cure it; none mends how the scale is used."""
     may = bool(codes_of(finding) & CODES) or finding.fault is Fault.LOSS_SCALE

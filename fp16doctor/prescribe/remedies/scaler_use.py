@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fp16doctor.prescribe.case import Case
+from fp16doctor.prescribe.format_code import FORMAT_CODE
 from fp16doctor.prescribe.intended import verify
 from fp16doctor.prescribe.treatable import SCALER_USE, codes_of, line_target, misuses_scaler
 from fp16doctor.replay.scaler_use import (
@@ -29,10 +30,7 @@ from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 from fp16doctor.schema.tape import Tape
 
 # Formats that need no loss scale.
-FORMATS = (
-    ("bf16", BF16, "with torch.autocast(DEVICE, dtype=torch.bfloat16):  # or model.bfloat16()"),
-    ("fp32", FP32, "with torch.autocast(DEVICE, enabled=False):  # or model.float()"),
-)
+FORMATS = (("bf16", BF16, FORMAT_CODE["bf16"]), ("fp32", FP32, FORMAT_CODE["fp32"]))
 _NO_SCALER = "scaler = torch.amp.GradScaler(DEVICE, enabled=False)  # or none at all\n"
 
 

@@ -23,7 +23,9 @@ from fp16doctor.schema.prescription import (
 CODES = frozenset({"FD301", "FD302", "FD303"})
 PARAMETERS = (
     "keep the parameters in fp32 and compute under autocast (fp32 master weights)",
-    "model = model.float()\nwith torch.autocast(DEVICE, dtype=torch.bfloat16):  # as before",
+    "model = model.float()  # where it was cast to 16 bits\n"
+    "with torch.autocast(DEVICE, dtype=torch.bfloat16):\n"
+    "    ...  # forward and loss",
 )
 
 

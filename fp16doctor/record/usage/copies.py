@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fp16doctor.record.roll import RawOp, numbers
-from fp16doctor.record.usage.step_view import base_of, number_factor
+from fp16doctor.record.usage.step_view import PRODUCTS, base_of, number_factor
 
 _COPIES = frozenset({"to_copy", "clone"})
-_PRODUCTS = frozenset({"mul", "div"})
 
 
 class Made(NamedTuple):
@@ -51,7 +50,7 @@ def _steps(op: RawOp) -> Iterator[tuple[int, int, float | None]]:
         pairs = args[1], args[0]
     elif base in _COPIES and args:
         pairs = args[0], op.outputs
-    elif base in _PRODUCTS and len(args) > 1:
+    elif base in PRODUCTS and len(args) > 1:
         pairs = args[0], args[0] if op.written else op.outputs
         factor = number_factor(op)
     else:

@@ -9,6 +9,7 @@ from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.record.usage.step_view import StepView, base_of, number_factor
 
+INVERSE = 2.0**-10  # relative: one unit in the last place of fp16
 LEAST_TWICE = 64.0  # a smaller factor, met twice, is an average as well
 
 
@@ -40,6 +41,11 @@ class Factors:
             makers = (o for o in self._view.ops[:index] if number in writes_of(o))
             self._constant[number] = all(reads_of(o) <= leaves for o in makers)
         return self._constant[number]
+
+
+def is_inverse(factor: float, scale: float) -> bool:
+    """Tell whether a product by ``factor`` divides the scale out, to the digits that fp16 has."""
+    return abs(factor * scale - 1) < INVERSE
 
 
 def plain_number(op: RawOp) -> float | None:

@@ -13,11 +13,12 @@ from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
 from fp16doctor.record.usage.calls import Attempt
 from fp16doctor.record.usage.copies import Copies
-from fp16doctor.record.usage.factors import LEAST_TWICE, Factors, is_ratio, plain_number
+from fp16doctor.record.usage.factors import LEAST_TWICE, Factors, is_inverse, is_ratio, plain_number
 from fp16doctor.record.usage.gradient_states import GradientStates, Touch
 from fp16doctor.record.usage.hooks import divided_inside
 from fp16doctor.record.usage.resets import Resets, came_in_as_zero
 from fp16doctor.record.usage.step_view import (
+    PRODUCTS,
     UNSCALE,
     Backward,
     Seen,
@@ -30,7 +31,6 @@ from fp16doctor.schema.usage import BESIDE_SCALED, CLIPPED, UsageKind
 
 _NORMS = frozenset({"norm", "linalg_vector_norm", "linalg_norm"})
 _CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max", "clip"})
-_PRODUCTS = frozenset({"mul", "div"})
 _READ_BACK = frozenset({"aten._local_scalar_dense.default", "aten.is_nonzero.default"})
 
 
@@ -133,7 +133,7 @@ class _Walk:
                 yield from self._product(index, op, {made.new}, made.factor)
         reads = reads_of(op)
         again = written & (now.unscaled | now.divided)
-        if again and base_of(op) in _PRODUCTS:
+        if again and base_of(op) in PRODUCTS:
             yield from self._again(index, op, again, self._factors.of(index, op))
         mine = reads & now.scaled.keys() - now.divided
         if mine & written:
@@ -152,7 +152,7 @@ class _Walk:
             now.touches.append(Touch(UsageKind.SCALED_NORM, op, index, mine))
         value = plain_number(op)
         known = [now.limits[n] for n in reads if n in now.limits]
-        if base_of(op) in _PRODUCTS and value is not None:
+        if base_of(op) in PRODUCTS and value is not None:
             known = [value]
         now.limits.update(dict.fromkeys(made, known[0]) if known else {})
 
@@ -160,7 +160,7 @@ class _Walk:
         base = base_of(op)
         if base in _CLAMPS:
             self._clip(Touch(UsageKind.SCALED_CLIP, op, index, mine, plain_number(op)))
-        elif base in _PRODUCTS:
+        elif base in PRODUCTS:
             yield from self._product(index, op, mine, number_factor(op))
 
     def _product(
@@ -188,7 +188,7 @@ class _Walk:
             return  # a whole gradient has started afresh, a part of it tells nothing
         if scale is None:
             now.forget(mine)
-        elif abs(factor * scale - 1) < 1e-3:
+        elif is_inverse(factor, scale):
             yield from self._confirm(mine)
             now.divided |= mine
         elif not now.read_back and factor * factor * scale < 1:
@@ -208,7 +208,7 @@ class _Walk:
         if op.where[:2] in self._again_at:  # one parameter after the other
             return
         scale = self._scale_of(gradients) or self._view.scale()
-        if scale is not None and scale >= LEAST_TWICE and abs(factor * scale - 1) < 1e-3:
+        if scale is not None and scale >= LEAST_TWICE and is_inverse(factor, scale):
             self._again_at.add(op.where[:2])
             facts = {"detail": base_of(op), "loss_scale": scale}
             yield self._seen(UsageKind.UNSCALED_TWICE, index, Phase.OPTIMIZER, **facts)

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
-from fp16doctor.record.usage.step_view import Backward, StepView, base_of, number_factor
-
-_PRODUCTS = frozenset({"mul", "div"})
+from fp16doctor.record.usage.factors import is_inverse
+from fp16doctor.record.usage.step_view import (
+    PRODUCTS,
+    Backward,
+    StepView,
+    base_of,
+    number_factor,
+)
 
 
 def is_product(name: str) -> bool:
     """Tell whether an op, by its full name, is an elementwise product or quotient."""
-    return name.split(".")[1].strip("_").removeprefix("foreach_") in _PRODUCTS
+    return name.split(".")[1].strip("_").removeprefix("foreach_") in PRODUCTS
 
 
 def divided_inside(view: StepView, backward: Backward) -> set[int]:
@@ -37,8 +42,8 @@ def _divides(op: RawOp, scale: float | None) -> bool:
     """By the scale, or by a one-element tensor, which may hold it."""
     factor = number_factor(op)
     if factor is not None:
-        return scale is not None and abs(factor * scale - 1) < 1e-3
-    if base_of(op) not in _PRODUCTS or len(op.args) < 2:
+        return scale is not None and is_inverse(factor, scale)
+    if base_of(op) not in PRODUCTS or len(op.args) < 2:
         return False
     other = op.args[1]
     return type(other) is tuple and not len(other[2])

@@ -14,12 +14,18 @@ from typing import Any
 
 from fp16doctor.record.roll import RawOp
 from fp16doctor.record.split import reads_of, writes_of
-from fp16doctor.record.usage.factors import LEAST_TWICE
-from fp16doctor.record.usage.step_view import Seen, StepView, base_of, first_ref, number_factor
+from fp16doctor.record.usage.factors import LEAST_TWICE, is_inverse
+from fp16doctor.record.usage.step_view import (
+    PRODUCTS,
+    Seen,
+    StepView,
+    base_of,
+    first_ref,
+    number_factor,
+)
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.usage import UsageKind
 
-_PRODUCTS = frozenset({"mul", "div"})
 _BEFORE_BACKWARD = (Phase.FORWARD, Phase.LOSS)
 
 
@@ -82,8 +88,8 @@ class _Flow:
             return True
         factor = number_factor(op)
         if factor is not None:
-            return abs(factor * self._scale - 1) < 1e-3
-        other = op.args[1] if base_of(op) in _PRODUCTS and len(op.args) > 1 else None
+            return is_inverse(factor, self._scale)
+        other = op.args[1] if base_of(op) in PRODUCTS and len(op.args) > 1 else None
         if type(other) is not tuple or (base_of(op) == "mul" and other[0] in self._factors):
             return False
         return self._is_constant(other) or self._is_alike(op, other)

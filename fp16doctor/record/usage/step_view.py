@@ -154,6 +154,9 @@ class StepView:
         return any(op.info.name == UNSCALE for op in self.ops)
 
 
+PRODUCTS = frozenset({"mul", "div"})  # as ``base_of`` names them
+
+
 def base_of(op: RawOp) -> str:
     """Name of an op without namespace, overload, ``_foreach`` and in-place mark."""
     return op.info.name.split(".")[1].strip("_").removeprefix("foreach_")

@@ -32,7 +32,7 @@ class CallWatch:
     def __init__(self, recorder: Recorder, calls: Calls, active: Callable[[], bool]) -> None:
         self._recorder, self._calls, self._active = recorder, calls, active
         self.asked: list[Asked] = []
-        self.scaler_on = self.scaler_off = False
+        self.scaler_off = False
         self._open: list[Attempt] = []
         self._handles: list[Any] = []
         self._put_back: list[Callable[[], None]] = []
@@ -86,7 +86,6 @@ class CallWatch:
         if not scaler.is_enabled():
             self.scaler_off = True
             return
-        self.scaler_on = True
         tensors = result if isinstance(result, (list, tuple)) else [result]
         ids = tuple(n for t in tensors if (n := self._number(t)) is not None)
         index = len(self._recorder.roll.ops)

@@ -51,6 +51,10 @@ def test_the_update_is_named_and_what_overflows_afterwards_is_folded() -> None:
         "the update of step 5 takes the loss from about 16.5 to 4e6, in the fp32 replay as well"
     )
     assert "FD101" in finding.subsumes
+    assert [(e.measured, e.source) for e in finding.evidence[:2]] == [
+        (4e6, "recorded"),
+        (4e6, "replayed:fp32"),
+    ]
 
 
 def test_one_batch_with_a_large_loss_is_no_divergence() -> None:
