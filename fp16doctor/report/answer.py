@@ -33,9 +33,12 @@ from fp16doctor.schema.prescription import (
     TOGETHER,
     Prescription,
     RecommendationStatus,
+    RemedyKind,
     Verdict,
 )
 from fp16doctor.schema.recording import OutcomeKind
+
+_FORMAT_ADVICE = ("keep `", "run `", "train in ")  # how a format is advised
 
 
 def answer(diagnosis: Diagnosis) -> AnswerView:
@@ -169,11 +172,12 @@ def _do(diagnosis: Diagnosis, mark: str) -> str:
         proved = proof_words(diagnosis, _proved(diagnosis))
         return chosen.sentence.replace(title, f"{title} ({proved})", 1)
     if top:
-        advice = f"{top.advice} (not verified)" if top.advice else ""
+        open_advice = _not_refuted(top.advice, diagnosis)
+        advice = f"{open_advice} (not verified)" if open_advice else ""
         if chosen.status is RecommendationStatus.NONE_NEEDED:
             return advice or "start at the place above: no cure of it was tried"
-        if top.advice and chosen.sentence.startswith(top.advice):
-            return f"{top.advice} (not verified)"
+        if advice and chosen.sentence.startswith(top.advice):
+            return advice
         said = chosen.sentence
         return wording.joined(advice, said) or "no cure is known for this finding"
     if not diagnosis.steps:
@@ -189,6 +193,17 @@ def _own_title(diagnosis: Diagnosis) -> str:
     titles = [diagnosis.prescriptions[i].remedy.title for i in chosen.prescriptions]
     beyond = chosen.status is RecommendationStatus.NOT_PRECISION
     return next((t for t in titles if beyond and chosen.sentence.startswith(t)), "")
+
+
+def _not_refuted(advice: str, diagnosis: Diagnosis) -> str:
+    """What an advice still leaves open where other formats were tried and are no cure."""
+    formats = (RemedyKind.DTYPE, RemedyKind.FP32_KEEP)
+    tried = (p for p in diagnosis.prescriptions if p.remedy.kind in formats)
+    if not any(p.verification.verdict is Verdict.REFUTED for p in tried):
+        return advice
+    for alternative in _FORMAT_ADVICE:
+        advice = advice.split(f", or {alternative}")[0]
+    return "" if advice.startswith(_FORMAT_ADVICE) else advice
 
 
 def _let_it_train(diagnosis: Diagnosis) -> str:

@@ -323,3 +323,23 @@ def test_a_guarded_line_stands_in_front_of_what_no_format_cures(hand_made: HandM
     untried = replace(cure, verification=Verification(Verdict.NOT_VERIFIED))
     do = answer(replace(logic, prescriptions=(untried,), recommendation=advice)).do
     assert do.startswith(f"{title} (not verified) ·")
+
+
+def test_a_format_that_was_refuted_is_not_advised(overflow: Diagnosis) -> None:
+    cure = overflow.prescriptions[0]
+    refuted = replace(cure.verification, verdict=Verdict.REFUTED)
+    none = Recommendation(RecommendationStatus.NONE_FOUND, "none of 1 cures meets the criteria")
+
+    def do(advice: str) -> str:
+        finding = replace(overflow.findings[0], advice=advice)
+        sick = replace(
+            overflow,
+            findings=(finding, *overflow.findings[1:]),
+            prescriptions=(replace(cure, verification=refuted),),
+            recommendation=none,
+        )
+        return answer(sick).do
+
+    formats = "keep `0` in fp32, or train in bf16"
+    assert do(f"scale the value, or {formats}").startswith("scale the value (not verified)")
+    assert do(formats) == "none of 1 cures meets the criteria"

@@ -37,6 +37,7 @@ from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import fate, in_fp32, maximum, number, subject, wider
 from fp16doctor.diagnose.trends import Rise, rise_evidence, rise_to
 from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.schema.trace import Event
 
 
 @rule(code="FD101", name="activation-overflow", needs=("recording", "traces"))
@@ -54,8 +55,15 @@ def _what(cause: Cause) -> str:
     event = cause.event
     size = magnitude(event)
     reach = "passes" if size is None else f"reaches {number(size)}, above"
+    if size is not None and _is_cast(event) and not event.integer_operand:
+        what = f"a value of {number(size)} is cast to {event.format} in {subject(event.site)}"
+        return f"{what}, above {maximum(event.format)}"
     source = " converted from integers" if event.integer_operand else ""
     return f"{subject(event.site)} output{source} {reach} {maximum(event.format)}"
+
+
+def _is_cast(event: Event) -> bool:
+    return families.base_op(event.site.op) in ("to_copy", "to")
 
 
 def _why(cause: Cause) -> str:
@@ -99,6 +107,8 @@ def _advice(cause: Cause) -> str:
             "in fp32: "
             f"{event.format} overflows above x = {number(math.log(threshold))}"
         )
+    if _is_cast(event):
+        return f"scale or clamp the value in front of the cast, or {keep}"
     if op in families.BATCHED_PRODUCTS:
         return f"scale the operands before the product, or {keep}"
     return keep

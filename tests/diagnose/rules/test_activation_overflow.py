@@ -64,3 +64,12 @@ def test_no_advice_where_nothing_received_it() -> None:
     assert finding.severity is Severity.NOTE
     assert finding.advice == ""
     assert "reaches no loss, gradient, parameter or buffer" in finding.cause
+
+
+def test_a_cast_is_told_by_what_it_is_given() -> None:
+    cast = event(op="aten._to_copy.default", exact=7e4, reference=7e4, reference_amax=7e4)
+    (finding,) = activation_overflow(observed(trace(cast)))
+    assert finding.what == (
+        "a value of 7e4 is cast to fp16 in `blocks.2.ffn.wo`, above the fp16 maximum 65504"
+    )
+    assert finding.advice.startswith("scale or clamp the value in front of the cast, or ")
