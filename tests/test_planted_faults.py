@@ -177,7 +177,9 @@ def test_all_mask() -> None:
     assert "no dtype, loss scale or keep-list changes it" in leading.cause
     assert "rows without any unmasked entry" in leading.advice
     assert found.recommendation.status is RecommendationStatus.NOT_PRECISION
-    assert not [p for p in found.prescriptions if p.verification.verdict is Verdict.VERIFIED]
+    proved = [p for p in found.prescriptions if p.verification.verdict is Verdict.VERIFIED]
+    assert [p.remedy.kind for p in proved] == [RemedyKind.CODE_FIX]
+    assert "scores.masked_fill(mask, torch.finfo(scores.dtype).min)" in proved[0].remedy.change
 
 
 def test_under() -> None:

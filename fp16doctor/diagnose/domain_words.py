@@ -6,6 +6,7 @@ functions); d sqrt(x)/dx = 1/(2 sqrt(x)).
 
 from __future__ import annotations
 
+import ast
 import re
 
 from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op
@@ -13,6 +14,8 @@ from fp16doctor.diagnose.limits import limits
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.trace import Event
 
+_NORMS = {"norm", "vector_norm", "sqrt", "std", "abs", "hypot"}
+_COUNTS = {"count_nonzero", "bincount"}
 _ARCS = ("acos", "asin", "atanh")  # defined between -1 and 1, steep at both ends
 _IN_A_LINE = {
     "two arguments": re.compile(r"\b(?:arc|a)tan2\b"),
@@ -67,10 +70,7 @@ def _forward_advice(event: Event) -> str:
         bound = f"{_gap(event)} - 1" if op == "log1p" else small
         return f"clamp it to the domain of `{op}`, e.g. `x.clamp(min={bound})`"
     if op in DIVISIONS and _last_is_zero(event):
-        return (
-            "clamp the divisor away from 0, e.g. `count.clamp(min=1)` for a count, "
-            f"`norm.clamp(min={small})` for a norm"
-        )
+        return f"clamp the divisor away from 0, e.g. {_divisor_bound(event)}"
     if op == "pow":
         return f"clamp the base above 0, e.g. `x.clamp(min={small})`"
     if op in _ARCS:
@@ -78,6 +78,36 @@ def _forward_advice(event: Event) -> str:
     if "softmax" in op or "attention" in op:
         return "give rows without any unmasked entry a result of their own"
     return "guard the case that has no finite result"
+
+
+def _divisor_bound(event: Event) -> str:
+    """One bound where the line's only quotient shows what it divides by, else both."""
+    count, norm = "`count.clamp(min=1)`", f"`norm.clamp(min={_small(event)})`"
+    calls = _calls_in_divisor(event)
+    if calls & _NORMS:
+        return norm
+    if calls & _COUNTS:
+        return count
+    if "sum" in calls:
+        return f"{count} for a count, `total.clamp(min={_small(event)})` for any other sum"
+    return f"{count} for a count, {norm} for a norm"
+
+
+def _calls_in_divisor(event: Event) -> set[str]:
+    text = event.site.source.text if event.site.source is not None else None
+    try:
+        tree = ast.parse(text or "")
+    except SyntaxError:
+        return set()
+    quotients = [n for n in ast.walk(tree) if isinstance(n, ast.BinOp) and _is_quotient(n)]
+    if len(quotients) != 1:
+        return set()
+    inside = (n for n in ast.walk(quotients[0].right) if isinstance(n, ast.Call))
+    return {n.func.attr for n in inside if isinstance(n.func, ast.Attribute)}
+
+
+def _is_quotient(node: ast.BinOp) -> bool:
+    return isinstance(node.op, ast.Div) and not isinstance(node.right, ast.Constant)
 
 
 def _inside(event: Event) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from fp16doctor.apply.line_edit import edits_in
 from fp16doctor.errors import Fp16DoctorError
 from fp16doctor.pipeline.child import environment, fp16doctor_again
 from fp16doctor.pipeline.held import beside_it, numbers, why_not_held
@@ -26,11 +27,16 @@ COMMAND = "confirm-run"
 
 
 def worth_confirming(diagnosis: Diagnosis) -> bool:
-    """Tell whether a cure is recommended that was verified by replay."""
+    """Tell whether a cure is recommended that was verified by replay, or an edit of a line.
+
+    The latter where no format is a cure: a replay cannot express every edit.
+    """
     chosen = [diagnosis.prescriptions[i] for i in diagnosis.recommendation.prescriptions]
-    prescribed = diagnosis.recommendation.status is RecommendationStatus.PRESCRIBED
+    status = diagnosis.recommendation.status
+    if status is RecommendationStatus.NOT_PRECISION:
+        return bool(chosen) and all(edits_in(c.remedy.change) for c in chosen)
     verified = all(c.verification.verdict is Verdict.VERIFIED for c in chosen)
-    return prescribed and bool(chosen) and verified
+    return status is RecommendationStatus.PRESCRIBED and bool(chosen) and verified
 
 
 def confirm(diagnosis: Diagnosis, start: Start) -> Diagnosis:

@@ -228,10 +228,10 @@ class Session:
             updates=self._examiner.ledger.found(),
         )
         findings, checks = diagnose(seen)
-        bench = self._bench() if final else None
+        bench, beyond = (self._bench(), self._beyond()) if final else (None, None)
         if bench is not None:
             bench.told = partial(self._progress.trying, findings, bench)
-        trials = Trials(bench, findings, seen, self._recorder.caution)
+        trials = Trials(bench, findings, seen, self._recorder.caution, beyond)
         prescriptions, recommendation = trials.plan(self._refused())
         if final:
             prescriptions, findings, recommendation = in_own_terms(
@@ -284,3 +284,8 @@ class Session:
         if not tapes or options.budget_s <= 0:
             return None
         return Bench(tapes, options.budget_s, options.tolerance, self._examiner.shelf.window())
+
+    def _beyond(self) -> Bench | None:
+        """Return the kept steps that fp32 does not cure; None where no change is to be tried."""
+        tapes, budget_s = self._examiner.shelf.beyond_formats(), self._options.budget_s
+        return Bench(tapes, budget_s, self._options.tolerance) if tapes and budget_s > 0 else None

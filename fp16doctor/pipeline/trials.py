@@ -30,7 +30,9 @@ class Trials:
         findings: tuple[Finding, ...],
         seen: Observations,
         caution: Callable[[str, str], None],
+        beyond: Bench | None = None,  # steps that are not finite in fp32 either
     ) -> None:
+        self._beyond = beyond
         self._bench, self._findings, self._seen, self._caution = bench, findings, seen, caution
         self._demanded = any(f.severity is not Severity.NOTE for f in findings)
 
@@ -39,7 +41,15 @@ class Trials:
         lost = any(step.lost for step in self._seen.recording.steps)
         updates, run = self._seen.updates, self._seen.recording.run
         try:
-            return plan(self._findings, self._bench, updates, lost=lost, refused=refused, run=run)
+            return plan(
+                self._findings,
+                self._bench,
+                updates,
+                lost=lost,
+                refused=refused,
+                run=run,
+                beyond=self._beyond,
+            )
         except Exception as error:  # noqa: BLE001 - the findings must not be lost with the cures
             self._failed("trials-failed", "cures could not be tried", error)
             return plan(self._findings, None, updates, lost=lost, run=run)

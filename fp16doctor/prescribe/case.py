@@ -31,6 +31,7 @@ class Case:
     updates: tuple[UpdateLoss, ...] = ()
     refused: Tape | None = None  # a step up to a call that raised and ended the script
     run: RunInfo | None = None  # what is known of the run where no step was kept
+    beyond: Bench | None = None  # steps that are not finite in fp32 either
 
     @property
     def demanding(self) -> tuple[tuple[int, Finding], ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fp16doctor.prescribe.bench import Bench
+from fp16doctor.prescribe.beside_guards import without_advice
 from fp16doctor.prescribe.beside_misuse import held_to_intended
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.joint import joint_cures
@@ -52,12 +53,13 @@ def plan(
     lost: bool = False,
     refused: Tape | None = None,
     run: RunInfo | None = None,
+    beyond: Bench | None = None,
 ) -> tuple[tuple[Prescription, ...], Recommendation]:
     """Prescriptions for ``findings`` (ranked, as in the diagnosis) and the answer in a sentence.
 
     ``lost``: a step was taken on a non-finite loss, so that something is needed in any case.
     ``refused``: the step up to a call that raised and ended the script. ``run``: what is known
-    where no step was kept.
+    where no step was kept. ``beyond``: steps that are not finite in fp32 either.
     """
     leading = next((finding for _, finding in demanding(findings)), None)
     if leading is None and lost:
@@ -72,12 +74,12 @@ def plan(
     if bench is not None:
         bench.faults = faults_of(findings)
         bench.of_rounding = any(codes_of(f) & OF_ROUNDING for _, f in demanding(findings))
-    case = Case(tuple(findings), bench, updates, refused, run)
-    found = tuple(map(with_forms, held_to_intended(case, tuple(prescriptions(case)))))
-    beyond = _beyond_precision(leading)
-    if beyond:
-        change = _code_changes(found, tuple(findings).index(leading))
-        return found, Recommendation(RecommendationStatus.NOT_PRECISION, beyond, change)
+    case = Case(tuple(findings), bench, updates, refused, run, beyond)
+    tried = tuple(held_to_intended(case, tuple(prescriptions(case))))
+    found = tuple(map(with_forms, without_advice(tried, findings)))
+    why = _beyond_precision(leading)
+    if why:
+        return without_twins(found, _by_an_edit(tuple(findings), leading, found, why))
     groups = tuple(tuple(map(with_forms, g)) for g in joint_cures(case, found))
     answer = _recommendation(tuple(findings), leading, found, bench)
     answer = _joint(case, groups, found, answer) or answer
@@ -95,6 +97,16 @@ def _beyond_precision(leading: Finding) -> str:
     if fails_anyway(leading):
         return "no format is a cure: the replay in a wider one is not finite either"
     return ""
+
+
+def _by_an_edit(
+    findings: tuple[Finding, ...], leading: Finding, found: tuple[Prescription, ...], why: str
+) -> Recommendation:
+    """The change of code for what no format cures: the guard, where one stood in the trial."""
+    chosen = _code_changes(found, findings.index(leading))
+    own = [found[i].remedy.title for i in chosen if found[i].remedy.title != leading.advice]
+    sentence = " · ".join((*own, why))
+    return Recommendation(RecommendationStatus.NOT_PRECISION, sentence, chosen)
 
 
 def _joint(
@@ -172,9 +184,11 @@ def _unverified(
 
 
 def _code_changes(found: tuple[Prescription, ...], place: int) -> tuple[int, ...]:
-    """Return the position of the change of code for one finding."""
-    changes = (i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX)
-    return tuple(i for i in changes if place in found[i].treats)[:1]
+    """Return the position of the change of code for one finding: a guard before mere advice."""
+    changes = [i for i, p in enumerate(found) if p.remedy.kind is RemedyKind.CODE_FIX]
+    proved = [found[i].verification.verdict is Verdict.VERIFIED for i in changes]
+    fit = sorted(zip(proved, changes, strict=True), key=lambda both: not both[0])
+    return tuple(i for _, i in fit if place in found[i].treats)[:1]
 
 
 def _behind(prescription: Prescription, leading: Finding) -> int:

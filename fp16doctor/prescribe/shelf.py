@@ -15,6 +15,7 @@ from fp16doctor.schema.trace import ReplayTrace
 
 MAX_SICK = 2  # steps in which something non-finite was born
 MAX_SOUND = 2  # steps without
+MAX_BEYOND = 2  # steps whose reference is not finite either, though their weights were
 WINDOW = 10  # consecutive steps from the start, or from the first one that went wrong
 MAX_WINDOW = 20
 MAX_BYTES = 256 * 2**20  # of copies made of one step's leaves
@@ -27,6 +28,7 @@ class TapeShelf:
     def __init__(self) -> None:
         self._sick: list[Tape] = []
         self._sound: list[Tape] = []
+        self._beyond: list[Tape] = []
         self._window: list[Tape] = []
         self._links = Links()
         self._until = WINDOW
@@ -50,6 +52,7 @@ class TapeShelf:
         if not tape.complete or not tape.losses or size_of(tape) > MAX_BYTES:
             return
         if any(s.nonfinite_reference for s in trace.sinks if s.sink in ("loss", "gradients")):
+            self._keep_beyond(tape, trace)
             return  # no format helps here: a logic fault, or weights that are lost already
         sick = any(not (e.harmless or e.in_tail) for e in trace.events)
         if sick and any(e.reaches for e in trace.events):
@@ -61,6 +64,12 @@ class TapeShelf:
             self._off = max(self._off, off)
         elif not sick and off >= FAR_OFF > self._off:
             shelf[-1], self._off = detached(tape), off  # the steps so far do not show the fault
+
+    def _keep_beyond(self, tape: Tape, trace: ReplayTrace) -> None:
+        """Keep a step for a change of its code, where it was given nothing that is lost."""
+        given = any(p.is_parameter or p.is_buffer or p.reaches for p in trace.poisons)
+        if len(self._beyond) < MAX_BEYOND and not given:
+            self._beyond.append(detached(tape))
 
     def _fell_ill(self, step: int) -> None:
         """Follow the run from its first bad step on."""
@@ -91,6 +100,10 @@ class TapeShelf:
     def tapes(self) -> tuple[Tape, ...]:
         """Return the kept steps, those that went wrong first."""
         return (*self._sick, *self._sound)
+
+    def beyond_formats(self) -> tuple[Tape, ...]:
+        """Return the kept steps that are not finite in the reference either."""
+        return tuple(self._beyond)
 
     def window(self) -> tuple[Tape, ...]:
         """Return the consecutive steps."""

@@ -21,6 +21,7 @@ OF_ROUNDING = frozenset(("FD305", "FD306"))
 
 # Codes of a GradScaler used so that the update is another one than without it.
 SCALER_USE = frozenset(("FD402", "FD403", "FD405", "FD406", "FD409", "FD410", "FD411", "FD412"))
+LOGIC = "logic-nan"  # name of a finding that fp32 has as well
 REFUSAL = "FD901"
 COLLAPSED = "FD401"
 DIVERGED = "FD116"  # fp32 does the same: what overflows afterwards is not to be treated
@@ -64,6 +65,11 @@ def outgrows_scale(finding: Finding) -> bool:
 def fails_anyway(finding: Finding) -> bool:
     """Tell whether the reference run is not finite either."""
     return any(e.quantity == REFERENCE_FAILS for e in finding.evidence)
+
+
+def beyond_formats(finding: Finding) -> bool:
+    """Tell whether no format cures it: a fault of logic, or one that the reference has as well."""
+    return finding.name == LOGIC or fails_anyway(finding)
 
 
 def misuses_scaler(finding: Finding) -> bool:

@@ -168,6 +168,9 @@ def _do(diagnosis: Diagnosis, mark: str) -> str:
     top, chosen = top_finding(diagnosis), diagnosis.recommendation
     if chosen.status is RecommendationStatus.PRESCRIBED:
         return f"{chosen.sentence} ({proof_words(diagnosis, _proved(diagnosis))})"
+    if top and (title := _own_title(diagnosis)):
+        proved = proof_words(diagnosis, _proved(diagnosis))
+        return chosen.sentence.replace(title, f"{title} ({proved})", 1)
     if top:
         open_advice = _not_refuted(top.advice, diagnosis)
         advice = f"{open_advice} (not verified)" if open_advice else ""
@@ -182,6 +185,14 @@ def _do(diagnosis: Diagnosis, mark: str) -> str:
     if mark == "unknown":
         return _do_without_a_cause(diagnosis)
     return chosen.sentence or "nothing to change"
+
+
+def _own_title(diagnosis: Diagnosis) -> str:
+    """The title of the one change of code that the sentence begins with, "" where it has none."""
+    chosen = diagnosis.recommendation
+    titles = [diagnosis.prescriptions[i].remedy.title for i in chosen.prescriptions]
+    beyond = chosen.status is RecommendationStatus.NOT_PRECISION
+    return next((t for t in titles if beyond and chosen.sentence.startswith(t)), "")
 
 
 def _not_refuted(advice: str, diagnosis: Diagnosis) -> str:

@@ -11,7 +11,7 @@ from fp16doctor.report.view_model import PasteView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.prescription import Prescription, Verdict
 
-_LONG = 12  # lines from which a text is shown in a box of limited height
+_LONG = 19  # lines from which a text is shown in a box of limited height
 _NOT_VERIFIED = "not verified"
 _SHORT_FORM = "fp16doctor"  # the form that calls this package: the shortest where there is one
 

@@ -18,7 +18,10 @@ from fp16doctor.schema.prescription import (
     Prescription,
     Recommendation,
     RecommendationStatus,
+    Remedy,
+    RemedyKind,
     Verdict,
+    Verification,
 )
 from fp16doctor.schema.recording import Caution, Outcome, OutcomeKind, StepInfo
 
@@ -298,6 +301,28 @@ def test_a_step_that_made_nan_and_has_no_known_loss_is_told(healthy: Diagnosis) 
     verdict = answer(replace(healthy, steps=steps)).verdict
     assert "nothing wrong found" not in verdict
     assert f"step {unknown.step} made inf or NaN, and its loss is not known" in verdict
+
+
+def test_a_guarded_line_stands_in_front_of_what_no_format_cures(hand_made: HandMade) -> None:
+    logic = hand_made["logic-nan"]()
+    title = "clamp the count away from 0: `m = s / n.clamp(min=1)` at train.py:27"
+    change = "# train.py:27\n- m = s / n\n+ m = s / n.clamp(min=1)"
+    cure = Prescription(
+        Remedy(RemedyKind.CODE_FIX, title, change),
+        (0,),
+        Verification(Verdict.VERIFIED, steps=(12,)),
+    )
+    advice = Recommendation(
+        RecommendationStatus.NOT_PRECISION, f"{title} · no format or loss scale changes it", (0,)
+    )
+    said = answer(replace(logic, prescriptions=(cure,), recommendation=advice))
+    assert said.do == (
+        f"{title} (verified by replay of step 12) · no format or loss scale changes it"
+    )
+    assert [p.change for p in said.pastes] == [change]
+    untried = replace(cure, verification=Verification(Verdict.NOT_VERIFIED))
+    do = answer(replace(logic, prescriptions=(untried,), recommendation=advice)).do
+    assert do.startswith(f"{title} (not verified) ·")
 
 
 def test_a_format_that_was_refuted_is_not_advised(overflow: Diagnosis) -> None:

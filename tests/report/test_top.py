@@ -40,10 +40,10 @@ def test_the_recommended_cure_stands_there_to_be_pasted(overflow: Diagnosis) -> 
 
 
 def test_a_long_text_is_shown_in_a_box_that_the_keyboard_reaches(overflow: Diagnosis) -> None:
-    long = with_change(overflow, "\n".join(f"x{i} = {i}" for i in range(13)))
+    long = with_change(overflow, "\n".join(f"x{i} = {i}" for i in range(20)))
     assert top(long).pastes[0].long
     assert '<div class="box" tabindex="0" role="region" aria-label="code to paste 1">' in head(long)
-    assert not top(with_change(overflow, "x = 1\n" * 12)).pastes[0].long
+    assert not top(with_change(overflow, "x = 1\n" * 19)).pastes[0].long
 
 
 def test_a_diff_is_called_one(overflow: Diagnosis) -> None:

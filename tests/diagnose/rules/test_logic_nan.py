@@ -106,3 +106,24 @@ def test_a_zero_divisor_in_the_update_is_no_count() -> None:
     )  # fmt: skip
     (finding,) = logic_nan(observed(trace(met)))
     assert "divisor of the update" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "other"),
+    [
+        ("u = x / x.norm(dim=-1, keepdim=True)", "norm.clamp(min=1e-12)", "count"),
+        ("m = s / torch.bincount(y)", "count.clamp(min=1)", "norm"),
+        ("m = s / keep.sum(1)", "for any other sum", "norm"),
+        ("m = s / n", "for a norm", "sum"),
+        ("m = a / b.norm() + c / d.sum()", "for a norm", "sum"),
+    ],
+)
+def test_advice_names_the_divisor_that_the_line_shows(text: str, wanted: str, other: str) -> None:
+    met = event(
+        EventKind.LOGIC, op="aten.div.Tensor", phase=Phase.LOSS, format="fp32",
+        source=SourceLine("train.py", 40, "<module>", text),
+        operands=(("input[0]", 0.0, 0.0), ("input[1]", 0.0, 0.0)),
+    )  # fmt: skip
+    (finding,) = logic_nan(observed(trace(met)))
+    assert wanted in finding.advice
+    assert other not in finding.advice.partition("e.g.")[2]
