@@ -27,6 +27,8 @@ from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 
 _HALF = ("float16", "bfloat16")
+# A tensor that is this much smaller in fp32 is what 16-bit rounding left (Kahan's compensation).
+_ROUNDING = 0.01
 
 
 class UpdateWatch:
@@ -73,6 +75,8 @@ class UpdateWatch:
         change: _Change,
         path: Path,
     ) -> None:
+        if _is_rounding_error(change):
+            return
         leaf = self._tape.leaves[number]
         start, end, intended_end = change.start.double(), change.end.double(), change.wide.double()
         good = torch.isfinite(end) & torch.isfinite(intended_end) & torch.isfinite(start)
@@ -115,6 +119,13 @@ class _Change:
     start: Tensor
     end: Tensor
     wide: Tensor
+
+
+def _is_rounding_error(change: _Change) -> bool:
+    """Tell whether a tensor carries along what rounding takes from another: nothing in fp32."""
+    as_run = float(torch.linalg.vector_norm(change.end.double()))
+    wide = float(torch.linalg.vector_norm(change.wide.double()))
+    return as_run > 0.0 and wide <= _ROUNDING * as_run
 
 
 def is_weight(tape: Tape, number: int) -> bool:
