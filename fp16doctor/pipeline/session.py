@@ -28,7 +28,7 @@ from fp16doctor.pipeline.options import ScanOptions, Trouble
 from fp16doctor.pipeline.own_lines import ScriptText, script_text, with_own_lines
 from fp16doctor.pipeline.own_names import with_own_names
 from fp16doctor.pipeline.progress import Progress
-from fp16doctor.pipeline.script_notes import texts_beside, with_script_notes
+from fp16doctor.pipeline.script_notes import recommended, texts_beside, with_script_notes
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
@@ -237,6 +237,7 @@ class Session:
             findings, prescriptions = with_script_notes(
                 run, prescriptions, texts, self._recorder.caution
             )
+            recommendation = recommended(recommendation, findings, prescriptions)
             prescriptions = applicable(prescriptions, self._text, script_root(self._script))
             prescriptions, findings, recommendation = with_own_names(
                 prescriptions, findings, recommendation

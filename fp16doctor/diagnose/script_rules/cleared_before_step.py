@@ -43,7 +43,7 @@ _HARMLESS = frozenset(
 )
 
 
-@script_rule(code="FD733", name="cleared-before-step", stands=trained)
+@script_rule(code="FD733", name="cleared-before-step", stands=trained, proven=True)
 def cleared_before_step(script: Script) -> Iterator[Suspicion]:
     """Yield one suspicion for each call that takes a step's gradients away."""
     told: set[ast.Call] = set()
