@@ -37,7 +37,7 @@ class Cause:
     trace: ReplayTrace
     event: Event
     severity: Severity
-    handled: bool  # a GradScaler saw it and skipped the step
+    handled: bool  # a GradScaler, or the script's own check, saw it and skipped the step
     ended: bool  # the script ended before a sink could receive it
     folded: int = 0  # later events that it explains
 

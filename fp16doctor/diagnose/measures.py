@@ -39,6 +39,8 @@ RARE_SHARE = 0.05
 LOST_ATTEMPTS = 3
 # ... and a scale is still falling when more than this share of the later half is skipped.
 HALVING_SHARE = 0.05
+# A scale of the script's own grows back sooner than GradScaler's: this share is still its search.
+OFTEN_SKIPPED = 0.25
 
 
 def sink(trace: ReplayTrace, name: str) -> SinkState | None:
@@ -92,11 +94,22 @@ def ended_the_run(seen: Observations, trace: ReplayTrace, event: Event) -> bool:
 
 
 def handled_by_scaler(seen: Observations, trace: ReplayTrace, event: Event) -> bool:
-    """Whether a GradScaler saw it and skipped the step, so that nothing but the step was lost."""
+    """Whether the step was skipped because of it, so that nothing but the step was lost.
+
+    By GradScaler, or by the script's own check.
+    """
     step = seen.step(trace.step)
+    if skipped_by_script(seen, trace):
+        return set(event.reaches) <= _CAUGHT_BY_SCALER
     found = trace.found_inf if trace.found_inf is not None else step and step.found_inf
     skipped = step is None or step.skipped  # None: the attempt is not over yet
     return bool(found) and skipped and set(event.reaches) <= _CAUGHT_BY_SCALER
+
+
+def skipped_by_script(seen: Observations, trace: ReplayTrace) -> bool:
+    """Whether the script itself left the step out, without a GradScaler."""
+    step = seen.step(trace.step)
+    return step is not None and step.skipped and step.found_inf is None
 
 
 def severity_of(seen: Observations, trace: ReplayTrace, event: Event) -> Severity:
@@ -121,12 +134,19 @@ def severity_of(seen: Observations, trace: ReplayTrace, event: Event) -> Severit
 
 
 def _scaled_gradient_severity(seen: Observations, step: int) -> Severity:
-    if scale_keeps_falling(seen, step):
+    if scale_keeps_falling(seen, step) or _often_skipped_by_script(seen):
         return Severity.ERROR
     later = seen.steps_after(step)
     if not seen.final or any(not s.skipped for s in later):
         return Severity.NOTE
     return Severity.ERROR if len(later) >= LOST_ATTEMPTS else Severity.NOTE
+
+
+def _often_skipped_by_script(seen: Observations) -> bool:
+    """Whether the script's own check still leaves out many steps in the later half of the run."""
+    half = seen.recording.steps[len(seen.recording.steps) // 2 :]
+    skipped = sum(s.skipped and s.found_inf is None for s in half)
+    return skipped >= LOST_ATTEMPTS and skipped > OFTEN_SKIPPED * len(half)
 
 
 def _skipped_forward_severity(seen: Observations, step: int) -> Severity:

@@ -43,6 +43,7 @@ class ScriptRule:
     check: ScriptCheck
     stands: Stands = decided_by_run  # whether a run of the script leaves it to be told
     same_as: tuple[str, ...] = ()  # names of the run's rules that see the same mistake
+    proven: bool = False  # the text alone shows the harm: beside a run it is no mere note
 
     @property
     def summary(self) -> str:
@@ -54,7 +55,12 @@ _registry: dict[str, ScriptRule] = {}
 
 
 def script_rule(
-    *, code: str, name: str, stands: Stands = decided_by_run, same_as: tuple[str, ...] = ()
+    *,
+    code: str,
+    name: str,
+    stands: Stands = decided_by_run,
+    same_as: tuple[str, ...] = (),
+    proven: bool = False,
 ) -> Callable[[ScriptCheck], ScriptCheck]:
     """Register a generator function as the rule ``code``.
 
@@ -63,6 +69,7 @@ def script_rule(
         name: that of the run's rule where one sees the same fault.
         stands: what a run must show for the suspicion to be told beside it.
         same_as: further names of rules of the run that see the same mistake.
+        proven: whether the text alone shows the harm, so that its severity holds beside a run.
 
     Raises:
         ValueError: the code or the name is taken among the script rules, or the file is not named
@@ -81,7 +88,7 @@ def script_rule(
                 f"name the file {name.replace('-', '_')}.py  [rule-file-name]"
             )
         page = sys.modules[check.__module__].__doc__ or ""
-        _registry[code] = ScriptRule(code, name, page, check, stands, same_as)
+        _registry[code] = ScriptRule(code, name, page, check, stands, same_as, proven)
         return check
 
     return register

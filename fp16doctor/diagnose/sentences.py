@@ -117,7 +117,9 @@ def fate(cause: Cause) -> str:
         parts.append(f"{place(cause.first_nan)} makes NaN of it.")
     parts.append(_end(cause))
     if cause.handled and event.reaches:
-        parts.append("GradScaler skipped the step and lowered the scale.")
+        by_scaler = "GradScaler skipped the step and lowered the scale."
+        by_script = "The script checked for it and did not take the step."
+        parts.append(by_script if cause.trace.found_inf is None else by_scaler)
     return " ".join(part for part in parts if part)
 
 

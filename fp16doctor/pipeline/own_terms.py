@@ -13,7 +13,12 @@ from fp16doctor.pipeline.own_formats import with_own_formats
 from fp16doctor.pipeline.own_lines import ScriptText, with_own_lines
 from fp16doctor.pipeline.own_model import with_own_model
 from fp16doctor.pipeline.own_names import Told, with_own_names
-from fp16doctor.pipeline.script_notes import Caution, texts_beside, with_script_notes
+from fp16doctor.pipeline.script_notes import (
+    Caution,
+    recommended,
+    texts_beside,
+    with_script_notes,
+)
 from fp16doctor.record.source_lines import SourceLines
 from fp16doctor.schema.prescription import Prescription, Recommendation
 
@@ -41,6 +46,7 @@ def in_own_terms(
     cures = with_own_formats(cures, script.text)
     texts = texts_beside(script.text, script.lines) if script.sources else ()
     findings, cures = with_script_notes(run, cures, texts, caution)
+    answer = recommended(answer, findings, cures)
     cures = applicable(cures, script.text, script.folder)
     cures = with_own_model(cures, script.model)
     return with_own_names(cures, findings, answer)

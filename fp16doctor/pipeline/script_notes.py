@@ -6,6 +6,7 @@ Must not know what a mistake is, nor which run leaves it standing (``diagnose``)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from fp16doctor.diagnose.beside_run import SeenRun
 from fp16doctor.diagnose.script_engine import lint_script
@@ -17,6 +18,8 @@ from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import TEXT_ROLE, OpSite, Phase, SourceLine
 from fp16doctor.schema.prescription import (
     Prescription,
+    Recommendation,
+    RecommendationStatus,
     Remedy,
     RemedyKind,
     Verdict,
@@ -53,7 +56,23 @@ def with_script_notes(
     except Exception as error:  # noqa: BLE001 - an extra that must not cost the findings
         caution("script-not-read", f"the scripts' text: {type(error).__name__}: {error}")
         return run.findings, prescriptions
-    return (*run.findings, *notes), (*prescriptions, *changes)
+    return _most_severe_first((*run.findings, *notes), (*prescriptions, *changes))
+
+
+def _most_severe_first(
+    findings: tuple[Finding, ...], prescriptions: tuple[Prescription, ...]
+) -> Told:
+    """Move what the text proves in front of the run's notes; the rest keeps its order."""
+    order = sorted(range(len(findings)), key=lambda i: list(Severity).index(findings[i].severity))
+    if not any(f.severity is not Severity.NOTE and _is_of_text(f) for f in findings):
+        return findings, prescriptions
+    now = {old: new for new, old in enumerate(order)}
+    moved = (replace(p, treats=tuple(now[i] for i in p.treats)) for p in prescriptions)
+    return tuple(findings[i] for i in order), tuple(moved)
+
+
+def _is_of_text(finding: Finding) -> bool:
+    return finding.site is not None and finding.site.role == TEXT_ROLE
 
 
 def script_notes(scripts: Sequence[ScriptText], run: SeenRun, caution: Caution) -> Told:
@@ -75,7 +94,7 @@ def script_notes(scripts: Sequence[ScriptText], run: SeenRun, caution: Caution) 
                 said.setdefault(one.code, []).append(one)
     first = len(run.findings)
     return (
-        tuple(_note(group) for group in said.values()),
+        tuple(_note(group, rules[code]) for code, group in said.items()),
         tuple(c for i, group in enumerate(said.values()) for c in _changes(group, first + i)),
     )
 
@@ -86,12 +105,26 @@ def _is_told(rule: ScriptRule, said: ScriptFinding, run: SeenRun) -> bool:
     return rule.stands(run) or run.raised_at(said.file, said.line)
 
 
-def _note(group: Sequence[ScriptFinding]) -> Finding:
+def recommended(
+    known: Recommendation, findings: Sequence[Finding], prescriptions: Sequence[Prescription]
+) -> Recommendation:
+    """Return the right form of what the text alone proves, where the run demands no change."""
+    if known.status is not RecommendationStatus.NONE_NEEDED:
+        return known
+    for position, cure in enumerate(prescriptions):
+        treated = [findings[i] for i in cure.treats if i < len(findings)]
+        if any(f.severity is Severity.ERROR and _is_of_text(f) for f in treated):
+            sentence = f"{cure.remedy.title}; not verified by a replay"
+            return Recommendation(RecommendationStatus.NONE_FOUND, sentence, (position,))
+    return known
+
+
+def _note(group: Sequence[ScriptFinding], rule: ScriptRule) -> Finding:
     first = group[0]
     return Finding(
         code=first.code,
         name=first.name,
-        severity=Severity.NOTE,
+        severity=first.severity if rule.proven else Severity.NOTE,
         fault=Fault.MISUSE,
         what=first.what,
         cause=first.reason,

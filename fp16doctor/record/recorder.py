@@ -209,6 +209,7 @@ class Recorder:
         if steps.in_backward:
             self._where.end_backward()
         self.last_raise = None  # the script went on
+        self.book.forward_again(self)
         if steps.may_begin or not self._called_before or self.bounds.idle_too_long():
             self.new_step(module)
         self._called_before = True

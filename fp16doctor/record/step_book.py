@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fp16doctor.record.children import started_processes
+from fp16doctor.record.hand_skip import left_out
 from fp16doctor.record.op_info import LOSS_SEED, OpInfo
 from fp16doctor.record.ranks import joined, launched_as
 from fp16doctor.schema.recording import StepInfo
@@ -35,6 +36,7 @@ class StepMarks:
     attempt: int | None = None  # first op after the last optimizer attempt
     forward: int | None = None  # first op of the first grad-enabled forward
     batch: int | None = None  # samples: leading size of the first tensor the model was given
+    left_out: bool = False  # the script did not take the step: its gradients were not finite
 
 
 def _is_one_weight(gradient: Tensor) -> bool:
@@ -119,6 +121,18 @@ class StepBook:
         """An optimizer step, the scaler's decision about one, or an update by hand is done."""
         recorder.steps.attempted = True
         self.marks.attempt = len(recorder.roll.ops)
+
+    def forward_again(self, recorder: Recorder) -> None:
+        """A model is called: where the script has left out the step of the last pass, it is over.
+
+        That device flags may be read for it costs a synchronisation only where they are pending.
+        """
+        steps, marks = recorder.steps, self.marks
+        if steps.attempted or not steps.backward_done or not marks.backward_ends:
+            return
+        if left_out(recorder.roll, marks.backward_ends[-1], marks.gradients):
+            self.attempted(recorder)
+            marks.left_out = True
 
     def written(self, recorder: Recorder, numbers: tuple[int, ...]) -> None:
         """Take a write to a parameter behind backward for an update made by hand."""
@@ -231,7 +245,8 @@ class StepBook:
                 loss=total,
                 loss_scale=scale,
                 found_inf=None if found is None else found != 0,
-                skipped=found is not None and found != 0 and not recorder.steps.updates_despite_inf,
+                skipped=self.marks.left_out
+                or (found is not None and found != 0 and not recorder.steps.updates_despite_inf),
                 n_ops=len(roll.ops) - (self.marks.forward or 0),
                 n_nonfinite_ops=roll.n_flagged,
                 next_loss_scale=following,

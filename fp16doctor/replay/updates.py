@@ -26,6 +26,9 @@ from fp16doctor.replay.values import FORMAT_NAMES, HALF
 from fp16doctor.schema.precision import UpdateLoss
 from fp16doctor.schema.tape import OpCall, Tape, TensorRef, refs_in
 
+# A tensor that is this much smaller in fp32 is what 16-bit rounding left (Kahan's compensation).
+_ROUNDING = 0.01
+
 
 class UpdateWatch:
     """Measures all carried 16-bit tensors of one step."""
@@ -71,6 +74,8 @@ class UpdateWatch:
         change: _Change,
         path: Path,
     ) -> None:
+        if _is_rounding_error(change):
+            return
         leaf = self._tape.leaves[number]
         start, end, intended_end = change.start.double(), change.end.double(), change.wide.double()
         good = torch.isfinite(end) & torch.isfinite(intended_end) & torch.isfinite(start)
@@ -113,6 +118,13 @@ class _Change:
     start: Tensor
     end: Tensor
     wide: Tensor
+
+
+def _is_rounding_error(change: _Change) -> bool:
+    """Tell whether a tensor carries along what rounding takes from another: nothing in fp32."""
+    as_run = float(torch.linalg.vector_norm(change.end.double()))
+    wide = float(torch.linalg.vector_norm(change.wide.double()))
+    return as_run > 0.0 and wide <= _ROUNDING * as_run
 
 
 def is_weight(tape: Tape, number: int) -> bool:

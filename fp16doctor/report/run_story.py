@@ -96,6 +96,9 @@ def run_clauses(diagnosis: Diagnosis, top: Finding | None) -> list[str]:
     return [p for p in (lost, _loss(steps, stays), *_updates(steps, settled=settled), course) if p]
 
 
+_OF = "elements of "  # a parameter follows; what the optimizer keeps has no name there
+
+
 def loses_gradients(finding: Finding) -> bool:
     """Whether it has counted gradient elements that became zero."""
     return _lost_gradient(finding) != ""
@@ -104,8 +107,9 @@ def loses_gradients(finding: Finding) -> bool:
 def _lost_gradient(top: Finding) -> str:
     """``5 114 of 5 184 (98.6 %) elements … became zero, zeros that belong there excluded``."""
     for e in top.evidence:
-        if e.quantity.endswith(BECAME_ZERO) and e.count is not None and e.total is not None:
-            what = e.quantity.removesuffix(f" {BECAME_ZERO}").removeprefix("elements of ")
+        of_one = e.quantity.startswith(_OF) and e.quantity.endswith(BECAME_ZERO)
+        if of_one and e.count is not None and e.total is not None:
+            what = e.quantity.removesuffix(f" {BECAME_ZERO}").removeprefix(_OF)
             share = wording.of_total(e.count, e.total)
             return f"{share} gradient elements of {what} became zero, {ZEROS_EXCLUDED}"
     return ""

@@ -75,7 +75,7 @@ class StepInfo:
     loss: float | None = None  # sum over the backward calls of the step, loss scale divided out where known
     loss_scale: float | None = None  # GradScaler's scale used in this step
     found_inf: bool | None = None  # GradScaler saw a non-finite gradient; None without a scaler
-    skipped: bool = False  # the optimizer was not stepped
+    skipped: bool = False  # the optimizer was not stepped: by GradScaler, or by the script itself
     n_ops: int = 0  # ATen calls
     n_nonfinite_ops: int = 0  # of which had inf or NaN in an output
     next_loss_scale: float | None = None  # GradScaler's scale after update()

@@ -179,3 +179,18 @@ def test_of_many_files_the_nearest_are_read(
     assert len(texts) == 101
     assert texts[-1] is script
     assert len(texts_beside(ScriptText("m", ""), SourceLines(str(tmp_path)))) == 100
+
+
+@pytest.mark.parametrize("call", ["opt.zero_grad()", "opt.zero_grad(set_to_none=False)"])
+def test_what_the_text_alone_proves_is_an_error_and_its_fix_recommended(
+    tmp_path: Path, call: str
+) -> None:
+    text = HEAD + LOOP.format(steps=3) + f"    loss.backward()\n    {call}\n    opt.step()\n"
+    got = scanned(tmp_path / "train.py", text)
+    (error,) = notes(got)
+    assert (error.code, error.severity) == ("FD733", Severity.ERROR)
+    assert got.findings[0] is error
+    assert got.recommendation.status is RecommendationStatus.NONE_FOUND
+    (cure,) = (got.prescriptions[i] for i in got.recommendation.prescriptions)
+    assert got.findings.index(error) in cure.treats
+    assert f"+    opt.step()\n     {call}\n" in cure.remedy.change

@@ -120,3 +120,26 @@ def test_the_copy_of_a_model_stands_beside_the_weights() -> None:
     diagnosis = scanned(lambda: trained(average, 6))
     assert named(diagnosis, "FD302")
     assert not named(diagnosis, "FD301")
+
+
+def test_what_carries_the_rounding_error_along_is_no_state_that_stays_behind() -> None:
+    def train() -> object:
+        torch.manual_seed(0)
+        model = nn.Linear(16, 4).to(HALF)
+        lost = [torch.zeros_like(p) for p in model.parameters()]
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        target = torch.randn(16, 4).to(HALF)
+        for _ in range(40):
+            x = torch.randn(32, 16, dtype=HALF)
+            optimizer.zero_grad()
+            (model(x) - x @ target).float().square().mean().backward()
+            with torch.no_grad():
+                for p, c in zip(model.parameters(), lost, strict=True):
+                    assert p.grad is not None
+                    step = c - 1e-4 * p.grad
+                    new = p + step
+                    c.copy_(step - (new - p))
+                    p.copy_(new)
+        return model, lost
+
+    assert not named(scanned(train), "FD302")

@@ -198,7 +198,7 @@ def test_receiver_and_diff() -> None:
     [
         ("y = torch.exp(self.f(x))", "y = torch.exp(self.f(x).float())"),
         ("y = self.f(x).exp()", "y = self.f(x).float().exp()"),
-        ("y = x.exp_().sum()", "y = x.float().exp_().sum()"),
+        ("y = x.exp_().sum()", None),  # it would write into a copy
         ("y = (a + b).exp()", "y = ((a + b).float()).exp()"),
         ("y = self.exp(x)", None),  # a module of that name
         ("y = exp(x)", None),

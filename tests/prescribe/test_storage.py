@@ -121,3 +121,23 @@ def test_what_overflows_beside_fp32_weights_is_stored_in_fp32(
         assert "t.py:12" in found[0].remedy.change
     else:
         assert [p.remedy.kind.value for p in found] == ["dtype", "dtype"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("t = t.to(torch.bfloat16)", "`torch.float32` in place of `torch.bfloat16`"),
+        ("t = t.half() * 2", "`.float()` in place of `.half()`"),
+        ("t = self.net(t)", ""),
+    ],
+)
+def test_fp32_names_the_cast_that_the_line_itself_writes(text: str, said: str) -> None:
+    source = SourceLine("train.py", 7, "forward", text)
+    site = OpSite(0, Phase.FORWARD, "aten._to_copy.default", 0, source=source)
+    coarse = Finding(
+        "FD305", "inexact-integers", Severity.ERROR, Fault.PRECISION_LOSS, "w", "c", site
+    )
+    cures = change_dtype.propose(Case((coarse,), Bench(tapes(), 60)))
+    (fp32,) = (c for c in cures if c.remedy.value == "fp32")
+    assert fp32.remedy.change.startswith("with torch.autocast('cpu', enabled=False)")
+    assert ("# and at train.py:7 " + said in fp32.remedy.change) == bool(said)

@@ -21,6 +21,7 @@ References:
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.limits import limits
@@ -31,6 +32,7 @@ from fp16doctor.schema.location import Phase
 from fp16doctor.schema.precision import UpdateLoss
 
 _SHARE = 0.1  # of the elements that should move
+_EXPLODED = 10.0  # times the first loss
 
 
 @rule(code="FD203", name="optimizer-state-underflow", needs=("updates",))
@@ -39,16 +41,16 @@ def optimizer_state_underflow(seen: Observations) -> Iterator[Finding]:
     states = [u for u in seen.updates if u.role == "state" and u.site.phase is Phase.OPTIMIZER]
     flushed = [u for u in states if u.underflows > _SHARE * u.total]
     if flushed:
-        yield _finding(flushed, states)
+        yield _finding(seen, flushed, states)
 
 
-def _finding(flushed: list[UpdateLoss], states: list[UpdateLoss]) -> Finding:
+def _finding(seen: Observations, flushed: list[UpdateLoss], states: list[UpdateLoss]) -> Finding:
     worst = max(flushed, key=lambda u: u.underflows / u.total)
     smallest = limits(worst.format).smallest_subnormal
     return Finding(
         code="FD203",
         name="optimizer-state-underflow",
-        severity=Severity.WARNING,
+        severity=Severity.ERROR if _explodes(seen, worst.site.step) else Severity.WARNING,
         fault=Fault.UNDERFLOW,
         what=(
             f"{len(flushed)} of {counted(len(states), f'{worst.format} state tensor')} underflow: "
@@ -63,5 +65,23 @@ def _finding(flushed: list[UpdateLoss], states: list[UpdateLoss]) -> Finding:
                      count=worst.underflows, total=worst.total),
         ),
         consequences=len(flushed) - 1,
-        advice="keep parameters and optimizer state in fp32: autocast instead of a 16-bit model",
+        advice=_advice(seen, worst),
     )  # fmt: skip
+
+
+def _advice(seen: Observations, worst: UpdateLoss) -> str:
+    """A state in 16 bits beside fp32 parameters was made so by the optimizer itself."""
+    stored = {name for name, count in seen.recording.run.parameters_by_dtype if count}
+    if stored == {"float32"}:
+        return f"keep the optimizer's state in fp32 where {place(worst.site)} stores it"
+    return "keep parameters and optimizer state in fp32: autocast instead of a 16-bit model"
+
+
+def _explodes(seen: Observations, step: int) -> bool:
+    """Whether the loss ends far above its first, as a division by a lost square makes it.
+
+    ``step`` is the first whose state is compared: the step that made it may have done the harm.
+    """
+    known = [(s.step, abs(s.loss)) for s in seen.recording.steps if s.loss is not None]
+    after = [loss for at, loss in known if at > step]
+    return bool(after) and not statistics.median(after) <= _EXPLODED * known[0][1]

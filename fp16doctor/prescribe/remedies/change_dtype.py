@@ -5,6 +5,7 @@ Must not know how a format is tried.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,11 +19,15 @@ from fp16doctor.prescribe.stored import (
     trains_half_parameters,
 )
 from fp16doctor.prescribe.treatable import line_target
+from fp16doctor.replay.op_traits import base
 from fp16doctor.schema.finding import Fault
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.policy import BF16, FP32, PrecisionPolicy
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict
 from fp16doctor.schema.spelling import number
+
+_SPELLED = {"bf16": (".bfloat16()", "torch.bfloat16"), "fp32": (".float()", "torch.float32")}
+_CAST = re.compile(r"\.half\(\)|\.bfloat16\(\)|torch\.(?:float16|half|bfloat16)\b")
 
 
 def propose(case: Case) -> Iterator[Prescription]:
@@ -61,8 +66,21 @@ def _stored_wide(case: Case, treats: tuple[int, ...]) -> Prescription:
 
 def _tried(case: Case, name: str, policy: PrecisionPolicy, treats: tuple[int, ...]) -> Prescription:
     attempt = case.bench.attempt(policy) if case.bench is not None else None
-    cure = case.prescribe(dtype_remedy(name, case.device), treats, attempt)
+    remedy = dtype_remedy(name, case.device)
+    remedy = replace(remedy, change="\n".join((remedy.change, *_own_casts(case, name))))
+    cure = case.prescribe(remedy, treats, attempt)
     return _with_updates(case.bench, cure) if name == "bf16" and case.bench is not None else cure
+
+
+def _own_casts(case: Case, name: str) -> Iterator[str]:
+    """Tell where a value went wrong in a cast that the script writes: it stays under autocast."""
+    found = (s for _, f in case.of_precision for s in (f.site, f.cause_site) if s is not None)
+    lines = dict.fromkeys(s.source for s in found if base(s.op) == "_to_copy")
+    for line in lines:
+        if line is not None and (cast := _CAST.search(line.text or "")):
+            method, dtype = _SPELLED[name]
+            into = method if cast[0].endswith(")") else dtype
+            yield f"# and at {line.file}:{line.line} `{into}` in place of `{cast[0]}`"
 
 
 def _with_updates(bench: Bench, cure: Prescription) -> Prescription:

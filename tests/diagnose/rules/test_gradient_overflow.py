@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import pytest
 from making import attempts, event, gradient, observed, plain, scaled_trace, trace
 
 from fp16doctor.diagnose.rules.gradient_overflow import gradient_overflow
 from fp16doctor.schema.finding import Fault, Severity
 from fp16doctor.schema.location import Phase
+from fp16doctor.schema.recording import StepInfo
 
 FIRING = observed(trace(gradient(step=1), step=1), steps=plain(3))
 SILENT = observed(trace(event()), steps=plain(3))
@@ -51,3 +53,21 @@ def test_seed_of_backward_exceeds_by_one_power() -> None:
     seen = observed(scaled_trace(gradient(65536.0)), steps=attempts("s.."))
     (finding,) = gradient_overflow(seen)
     assert "too high by 2¹" in finding.what
+
+
+def _by_hand(kinds: str) -> tuple[StepInfo, ...]:
+    """Return attempts of a scaler written by hand: ``s`` skipped, ``.`` taken."""
+    return tuple(StepInfo(i, loss=1.0, skipped=k == "s") for i, k in enumerate(kinds))
+
+
+def test_step_that_the_script_left_out_is_a_note() -> None:
+    (finding,) = gradient_overflow(observed(trace(gradient()), steps=_by_hand("ss......s.......")))
+    assert (finding.severity, finding.advice) == (Severity.NOTE, "")
+    assert "The script checked for it and did not take the step." in finding.cause
+    assert "GradScaler" not in finding.cause
+
+
+@pytest.mark.parametrize("kinds", ["ssssss", "s..s..s..s..s..s..s..s..s.."])
+def test_script_that_keeps_leaving_steps_out_has_an_error(kinds: str) -> None:
+    (finding,) = gradient_overflow(observed(trace(gradient()), steps=_by_hand(kinds)))
+    assert finding.severity is Severity.ERROR
