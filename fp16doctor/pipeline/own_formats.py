@@ -31,6 +31,8 @@ def _with_diff(cure: Prescription, script: ScriptText) -> Prescription:
     remedy = cure.remedy
     if remedy.kind is not RemedyKind.DTYPE or not remedy.change.startswith(_GENERAL):
         return cure
+    if remedy.change.count("\n") > 1:  # it names a cast as well, which no autocast reaches
+        return cure
     change = _change(script, to_bf16=remedy.value == "bf16")
     return replace(cure, remedy=replace(remedy, change=change)) if change else cure
 

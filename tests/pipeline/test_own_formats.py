@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -48,6 +49,13 @@ def test_an_autocast_without_a_format_is_given_one() -> None:
 )
 def test_where_the_text_leaves_a_doubt_the_code_stays_general(text: str) -> None:
     assert change(text, "bf16") == dtype_remedy("bf16", "cpu").change
+
+
+def test_a_change_that_names_a_cast_as_well_is_not_cut_to_autocast() -> None:
+    remedy = dtype_remedy("fp32", "cpu")
+    more = replace(remedy, change=f"{remedy.change}\n# train.py:9: .float() in place of .half()")
+    (found,) = with_own_formats([Prescription(more, (0,), TRIED)], ScriptText("train.py", TRAIN))
+    assert found.remedy.change == more.change
 
 
 def named(code: str, name: str = "net") -> str:
