@@ -112,7 +112,7 @@ def with_long_paste(diagnosis: Diagnosis) -> Diagnosis:
 def test_a_long_paste_scrolls_in_its_box_and_is_copied_whole(opened: Callable[..., Any]) -> None:
     page = opened(long=True, permissions=["clipboard-read", "clipboard-write"])
     box = page.get_by_role("region", name="code to paste 1")
-    assert box.bounding_box()["height"] < 300
+    assert box.bounding_box()["height"] < 450
     box.focus()
     page.keyboard.press("End")
     page.wait_for_function("document.querySelector('.box').scrollTop > 0")
