@@ -273,4 +273,6 @@ class Bench:
         verdict = Verdict.VERIFIED if attempt.accepted else Verdict.REFUTED
         if reason.startswith(FAULT_NOT_SHOWN):
             verdict = Verdict.NOT_VERIFIED
-        return Verification(verdict, reason, self.as_run().figures, attempt.figures, steps)
+        losses = tuple(attempt.course.losses) if attempt.course is not None else ()
+        before, after = self.as_run().figures, attempt.figures
+        return Verification(verdict, reason, before, after, steps, losses=losses)

@@ -56,6 +56,7 @@ class Verification:
     after: dict[str, float] = field(default_factory=dict)
     steps: tuple[int, ...] = ()
     stream: tuple[StreamBlock, ...] = ()  # of a cure of initial weights: the residual stream
+    losses: tuple[float, ...] = ()  # under the cure, over the consecutive steps of the trajectory
 
 
 TOGETHER = "tried together with: "  # begins the reason of a joint cure's part; the others' titles

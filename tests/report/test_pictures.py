@@ -22,6 +22,15 @@ from fp16doctor.report.pictures import (
 )
 from fp16doctor.report.view import build_view
 from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.prescription import (
+    Prescription,
+    Recommendation,
+    RecommendationStatus,
+    Remedy,
+    RemedyKind,
+    Verdict,
+    Verification,
+)
 from fp16doctor.schema.ranges import Extreme, ModuleRanges, RangeStats
 from fp16doctor.schema.stream import StreamBlock, StreamSize
 
@@ -185,6 +194,28 @@ def test_a_trajectory_needs_two_lines_and_two_steps(diagnosis: Diagnosis) -> Non
     assert trajectory.picture(replace(diagnosis, trajectory={})) is None
     one = {"steps": (0.0,), "fp32": (1.0,), "bf16": (1.0,)}
     assert trajectory.picture(replace(diagnosis, trajectory=one)) is None
+
+
+def test_a_trajectory_names_the_cures_and_the_recommended_one_first(diagnosis: Diagnosis) -> None:
+    def cure(title: str, losses: tuple[float, ...], value: object = None) -> Prescription:
+        remedy = Remedy(RemedyKind.FP32_KEEP, title, value=value)
+        return Prescription(remedy, (0,), Verification(Verdict.VERIFIED, losses=losses))
+
+    cures = (
+        cure("train in fp32", (2.5, 2.25, 2.0), "fp32"),
+        cure("keep `a` in fp32", (2.5, 2.2, 1.9)),
+        cure("not followed", ()),
+    )
+    found = trajectory.lines_of(
+        replace(
+            diagnosis,
+            prescriptions=cures,
+            recommendation=Recommendation(RecommendationStatus.PRESCRIBED, "…", (1,)),
+            trajectory={**diagnosis.trajectory, "fp32 for module:a": (2.5, 2.2, 1.9)},
+        )
+    )
+    assert list(found) == ["as run", "recommended: keep a in fp32", "fp32", "bf16"]
+    assert found["recommended: keep a in fp32"] == (2.5, 2.2, 1.9)
 
 
 def test_nothing_is_drawn_of_nothing(hand_made: HandMade) -> None:

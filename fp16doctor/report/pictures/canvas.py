@@ -52,12 +52,19 @@ _FONT = re.compile(r"font: [^;\"]*?([\d.]+px)[^;\"]*;?")
 
 
 def drawn(
-    name: str, height: float, draw: Callable[[Any], None], *, left: float = 0.75, right: float = 0.1
+    name: str,
+    height: float,
+    draw: Callable[[Any], None],
+    *,
+    left: float = 0.75,
+    right: float = 0.1,
+    below: float = 0.0,
 ) -> str:
     """Return the SVG of what ``draw`` puts on a figure of WIDTH × ``height`` inches.
 
     ``name`` keeps the ids of several pictures of one page apart; ``left`` and ``right`` are the
-    margins in inches (a layout that looks at every label takes seconds for some hundred of them).
+    margins in inches (a layout that looks at every label takes seconds for some hundred of them),
+    ``below`` what is left free under the lowest axis, for a legend.
     """
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -75,7 +82,7 @@ def drawn(
             figure.subplots_adjust(
                 left=left / WIDTH,
                 right=1 - right / WIDTH,
-                bottom=_BELOW / height,
+                bottom=(_BELOW + below) / height,
                 top=1 - _ABOVE / height,
             )
             draw(figure)

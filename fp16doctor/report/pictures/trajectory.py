@@ -23,33 +23,52 @@ _STYLES = (
     (canvas.SOFT, (0, (5, 1)), "v"),
     (canvas.INK, (0, (3, 1, 1, 1)), "P"),
 )
-_STEPS = "steps"
-_LABEL = 36
+_STEPS, _AS_RUN, _FP32 = "steps", "as run", "fp32"
+_LABEL = 100
+_LINE = 0.19  # inches of a line of the legend
+_DECADES = 100  # between the smallest and the largest loss from which the axis is logarithmic
+_HEIGHT = 2.7  # inches of the losses and their axis
 
 
 def picture(diagnosis: Diagnosis) -> PictureView | None:
     """Return the losses, or None where no consecutive steps were replayed."""
-    lines = {name: values for name, values in diagnosis.trajectory.items() if values}
-    steps = [int(s) for s in lines.pop(_STEPS, ())]
+    steps = [int(s) for s in diagnosis.trajectory.get(_STEPS, ())]
+    lines = lines_of(diagnosis)
     if len(steps) < _LEAST_STEPS or len(lines) < 2:
         return None
     shown = dict(list(lines.items())[:_MOST_LINES])
     left = len(lines) - len(shown)
+    legend = _LINE * len(shown)
     return PictureView(
         name="trajectory",
-        title="Trajectory: the same batches under other policies",
+        title="Trajectory: the same batches as run and under the cures",
         caption=(
             f"Loss over {wording.plural(len(steps), 'consecutive step')}, replayed with weights "
             "and optimizer state carried on; × at the head: inf or NaN, where a line ends."
         ),
         svg=canvas.drawn(
-            "trajectory",
-            3.2,
-            lambda f: _draw(f, steps, shown),
-            right=0.5 + canvas.margin([wording.shortened(n, _LABEL) for n in shown]),
+            "trajectory", _HEIGHT + legend, lambda f: _draw(f, steps, shown), below=legend
         ),
         table=_table(steps, shown, left),
     )
+
+
+def lines_of(diagnosis: Diagnosis) -> dict[str, tuple[float, ...]]:
+    """Return losses by what they are called: as run, the recommended cure, fp32, other cures.
+
+    Candidates that no cure of the report is made of come last, by the places kept in fp32.
+    """
+    known = {n: v for n, v in diagnosis.trajectory.items() if v and n != _STEPS}
+    found = {_AS_RUN: known.pop(_AS_RUN)} if _AS_RUN in known else {}
+    chosen = diagnosis.recommendation.prescriptions
+    cures = sorted(enumerate(diagnosis.prescriptions), key=lambda c: c[0] not in chosen)
+    for place, cure in cures:
+        if _FP32 in known and place not in chosen:
+            found[_FP32] = known.pop(_FP32)
+        losses, title = cure.verification.losses, cure.remedy.title.replace("`", "")
+        if losses and not (cure.remedy.value == _FP32 and _FP32 in found):
+            found.setdefault(f"recommended: {title}" if place in chosen else title, losses)
+    return found | {n: v for n, v in known.items() if n == _FP32 or v not in found.values()}
 
 
 def _draw(figure: Any, steps: list[int], lines: dict[str, tuple[float, ...]]) -> None:
@@ -62,9 +81,13 @@ def _draw(figure: Any, steps: list[int], lines: dict[str, tuple[float, ...]]) ->
         lost = [s for s, v in zip(steps, values, strict=False) if not isfinite(v)]
         axes.plot(lost, [0.97] * len(lost), linestyle="none", marker="x", color=color,
                   transform=axes.get_xaxis_transform())  # fmt: skip
+    finite = [v for values in lines.values() for v in values if isfinite(v)]
+    if finite and 0 < min(finite) < max(finite) / _DECADES:
+        axes.set_yscale("log")
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    axes.legend(loc="lower left", bbox_to_anchor=(0.0, 0.0), fontsize=8, borderpad=0.2,
+                bbox_transform=figure.transFigure, labelspacing=0.3)  # fmt: skip
 
 
 def _table(steps: list[int], lines: dict[str, tuple[float, ...]], left: int) -> Table:
