@@ -38,6 +38,7 @@
         byHand();
       }
     });
-    (block.closest(".box") || block).before(button);
+    var frame = block.parentElement, head = frame.previousElementSibling;
+    if (head && head.matches(".pasting")) { head.append(button); } else { frame.before(button); }
   });
 })();

@@ -84,7 +84,16 @@ def test_the_page_has_one_row_a_cure_and_no_blank_one(overflow: Diagnosis) -> No
     table = render_html(overflow).partition('<table class="cures">')[2].partition("</table>")[0]
     assert table.count("<tbody") == table.count('<th scope="row">') == len(overflow.prescriptions)
     assert "<td></td>" not in table
-    assert re.findall(r'<th scope="col">([^<]+)</th>', table)[:3] == ["cure", "treats", "verdict"]
+    assert re.findall(r'<th scope="col">([^<]+)</th>', table)[:2] == ["cure", "verdict"]
+
+
+def test_what_each_cure_treats_is_said_once_where_it_is_the_same(overflow: Diagnosis) -> None:
+    page = render_html(overflow)
+    assert page.count("each for FD101 activation-overflow") == 1
+    first, *others = overflow.prescriptions
+    apart = render_html(replace(overflow, prescriptions=(replace(first, treats=()), *others)))
+    assert '<th scope="col">treats</th>' in apart
+    assert "each for" not in apart
 
 
 def test_a_card_names_the_recommended_cure_and_links_to_it(overflow: Diagnosis) -> None:

@@ -35,6 +35,8 @@ HOSTILE = {
 # What a drawing is made of; where its parts stand depends on the width of its labels.
 DRAWN = {"svg", "g", "path", "defs", "style", "use", "text", "tspan", "rect", "line", "image"}
 DRAWN |= {"clippath", "title", "lineargradient", "stop"}
+# A text to paste has one of them for each of its lines.
+LINES = [[("class", name)] for name in ("same", "added", "gone")]
 
 
 class Skeleton(HTMLParser):
@@ -44,6 +46,7 @@ class Skeleton(HTMLParser):
         super().__init__()
         self.parts: list[object] = []
         self._drawing = False
+        self._lines = 0  # lines of a text to paste that are open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if self._drawing:
@@ -51,10 +54,15 @@ class Skeleton(HTMLParser):
             assert not any(name.startswith("on") for name, _ in attrs)
             return
         self._drawing = tag == "svg"
+        if tag == "span" and attrs in LINES:
+            self._lines += 1
+            return
         self.parts.append((tag, [] if self._drawing else attrs))
 
     def handle_endtag(self, tag: str) -> None:
-        if not self._drawing:
+        if tag == "span" and self._lines:
+            self._lines -= 1
+        elif not self._drawing:
             self.parts.append(tag)
         self._drawing = self._drawing and tag != "svg"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -36,7 +37,16 @@ def test_the_recommended_cure_stands_there_to_be_pasted(overflow: Diagnosis) -> 
     (paste,) = top(overflow).pastes
     assert paste.change == overflow.prescriptions[0].remedy.change
     assert (paste.kind, paste.unproved, paste.long) == ("code", "", False)
-    assert '<div><pre class="paste">with torch.autocast(' in head(overflow)
+    assert '<div><pre class="paste"><span class="same">with torch.autocast(' in head(overflow)
+
+
+def test_the_lines_of_a_diff_are_marked(overflow: Diagnosis) -> None:
+    text = "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n y = 3"
+    marks = re.findall(r'<span class="(same|added|gone)">(.*)\n', head(with_change(overflow, text)))
+    assert [m for m, _ in marks] == ["same"] * 3 + ["gone", "added", "same"]
+    assert [line for _, line in marks] == text.split("\n")
+    code = re.findall(r'<span class="(\w+)">- x', head(with_change(overflow, "- x")))
+    assert code == ["same"]  # no diff: a minus is a minus
 
 
 def test_a_long_text_is_shown_in_a_box_that_the_keyboard_reaches(overflow: Diagnosis) -> None:

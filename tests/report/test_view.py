@@ -235,7 +235,7 @@ def test_other_forms_are_folded_on_the_page(overflow: Diagnosis) -> None:
     page = render_html(with_forms(overflow))
     fold = page.partition("<summary>other ways to write it</summary>")[2].partition("</details>")[0]
     assert "<p>FSDP</p>" in fold
-    assert "\n    MixedPrecisionPolicy(param_dtype=torch.bfloat16)  # &lt;script&gt;</pre>" in fold
+    assert "    MixedPrecisionPolicy(param_dtype=torch.bfloat16)  # &lt;script&gt;\n</span>" in fold
     assert "other ways" not in render_html(overflow)
 
 
