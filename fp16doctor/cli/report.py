@@ -24,7 +24,7 @@ from fp16doctor.cli.voice import Voice
     type=click.Path(),
     help="The page; - for standard output.  [default: beside the JSON]",
 )
-@format_option()
+@format_option(paste=True)
 @statuses.fail_on_option("a finding")
 @click.option("-v", "--verbose", is_flag=True, help="Show all evidence, cures, checks and limits.")
 def report(diagnosis: Path, output: str | None, form: str, fail_on: str, verbose: bool) -> int:
@@ -48,7 +48,10 @@ def report(diagnosis: Path, output: str | None, form: str, fail_on: str, verbose
         )
         voice.say(text.rstrip("\n"))
     else:
-        click.echo(written(form, answer), nl=False)
+        found = written(form, answer)
+        click.echo(found, nl=False)
+        if form == "paste" and not found:
+            voice.warn(f"'{diagnosis}' has no cure with a text to paste")
     return statuses.status_of(answer, fail_on, voice.warn)
 
 

@@ -52,6 +52,6 @@ def _paste(cure: Prescription) -> PasteView:
 def _kind(text: str) -> str:
     """Comments alone are no code: they say what to change."""
     if text.startswith("--- "):
-        return "diff of the script"
+        return "diff of the script, for patch -p1"
     lines = (line.lstrip() for line in text.splitlines())
     return "in words" if all(line.startswith("#") for line in lines if line) else "code"

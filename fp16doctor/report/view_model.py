@@ -15,7 +15,7 @@ class PasteView:
     title: str  # of the cure
     change: str  # the text, may have several lines
     short: str  # the shortest text that does the same
-    kind: str  # "code", "diff of the script", "in words"
+    kind: str  # "code", "diff of the script, for patch -p1", "in words"
     unproved: str  # "" where the cure was verified
     long: bool  # more lines than the top has room for
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fp16doctor.diagnose.rule import all_rules
 from fp16doctor.report.html import render_html
-from fp16doctor.schema.codec import load
+from fp16doctor.schema.codec import load, to_json
+from fp16doctor.schema.prescription import Recommendation, RecommendationStatus
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "v1-overflow.json"
 CHECKOUT = str(SAMPLE.parents[2])
@@ -118,3 +120,26 @@ def test_the_summary_is_plain_where_it_is_piped(
         monkeypatch.setitem(ENVIRONMENT, name, value)
     monkeypatch.setitem(ENVIRONMENT, "NO_COLOR", "")
     assert ("\x1b[" in run("report", saved).stderr) is colored
+
+
+def test_the_text_to_paste_comes_alone_and_patch_takes_it(saved: Path, tmp_path: Path) -> None:
+    diagnosis = load(saved)
+    cure = diagnosis.prescriptions[0]
+    diff = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n-x = 1\n+x = 2\n y = 3"
+    changed = replace(cure, remedy=replace(cure.remedy, change=diff))
+    saved.write_text(to_json(replace(diagnosis, prescriptions=(changed,))), encoding="utf-8")
+    done = run("report", saved, "--format", "paste")
+    assert (done.returncode, done.stdout, done.stderr) == (0, diff + "\n", "")
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\ny = 3\n")
+    subprocess.run(["patch", "-p1"], input=done.stdout, text=True, cwd=tmp_path, check=True)
+    assert script.read_text() == "x = 2\ny = 3\n"
+
+
+def test_where_there_is_nothing_to_paste_it_is_said(saved: Path) -> None:
+    bare = replace(load(saved), prescriptions=(), recommendation=Recommendation(
+        RecommendationStatus.NONE_NEEDED, "nothing to change"))  # fmt: skip
+    saved.write_text(to_json(bare), encoding="utf-8")
+    done = run("report", saved, "--format", "paste")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"fp16doctor: '{saved}' has no cure with a text to paste\n"

@@ -58,7 +58,7 @@ def test_a_long_text_is_shown_in_a_box_that_the_keyboard_reaches(overflow: Diagn
 
 def test_a_diff_is_called_one(overflow: Diagnosis) -> None:
     diff = with_change(overflow, "--- a/train.py\n+++ b/train.py\n@@ -1,1 +1,1 @@\n-a\n+b\n")
-    assert top(diff).pastes[0].kind == "diff of the script"
+    assert top(diff).pastes[0].kind == "diff of the script, for patch -p1"
     words = with_change(overflow, "# train.py:3: create it in torch.float32\n\n  # and cast a copy")
     assert top(words).pastes[0].kind == "in words"
 
