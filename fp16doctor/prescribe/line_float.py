@@ -36,21 +36,32 @@ def line_in_fp32(text: str, calls: Sequence[OpCall], tape: Tape, back: str = "")
 
     ``back`` is put behind its value, ``.to(torch.float16)`` say.
     """
-    found = nodes(text)
-    made = {r.storage for c in calls for r in refs_in(c.outputs)} - _written(calls)
-    outside = {
-        r.storage
-        for c in calls
-        for r in refs_in((c.args, c.kwargs))
-        if r.dtype in HALF and r.storage not in made and not _is_named(tape, r.storage)
-    }
+    names = entering_names(nodes(text), calls, tape)
+    if not names or not all_wide(calls, set().union(*names.values())):
+        return None
+    line = _statement_in_fp32(text, set(names))
+    return line if line is None or not back else cast_back(line, back)
+
+
+def entering_names(
+    found: Sequence[ast.AST], calls: Sequence[OpCall], tape: Tape
+) -> dict[str, set[int]]:
+    """Return the names of 16-bit tensors that enter a line -> the storages they had.
+
+    ``found``: the nodes of the line; ``calls``: its ops that ran in 16 bits.
+    """
+    outside = {n for n in outside_of(calls) if not _is_named(tape, n)}
     names: dict[str, set[int]] = {}
     for name, storages in _entering(found, calls, outside) if found else ():
         names.setdefault(name, set()).update(storages)
-    if not names or not _all_wide(calls, set().union(*names.values())):
-        return None
-    line = _statement_in_fp32(text, set(names))
-    return line if line is None or not back else _cast_back(line, back)
+    return names
+
+
+def outside_of(calls: Sequence[OpCall]) -> set[int]:
+    """Return the 16-bit storages that ops take and do not make themselves."""
+    made = {r.storage for c in calls for r in refs_in(c.outputs)} - _written(calls)
+    given = (r for c in calls for r in refs_in((c.args, c.kwargs)))
+    return {r.storage for r in given if r.dtype in HALF and r.storage not in made}
 
 
 def _written(calls: Sequence[OpCall]) -> set[int]:
@@ -135,10 +146,11 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _all_wide(calls: Sequence[OpCall], wide: set[int]) -> bool:
+def all_wide(calls: Sequence[OpCall], wide: set[int], *, products: bool = False) -> bool:
     """Tell whether each op gets an fp32 tensor that decides its format, none casts it back.
 
-    What writes in place keeps the format of what it writes into.
+    What writes in place keeps the format of what it writes into. ``products``: no autocast casts
+    what enters a product, all of which has to be fp32.
     """
     wide = set(wide)
     for call in calls:
@@ -146,7 +158,9 @@ def _all_wide(calls: Sequence[OpCall], wide: set[int]) -> bool:
         shaped = [r for r in given if r.shape] or given  # a number of a tensor decides alone only
         decides = any(r.storage in wide for r in shaped)
         keeps = any(r.storage in call.mutates and r.storage not in wide for r in given)
-        if not decides or keeps or takes_lower_precision(call.op):
+        if takes_lower_precision(call.op):
+            decides = products and all(r.storage in wide for r in given)
+        if not decides or keeps:
             return False
         wide |= {r.storage for r in refs_in(call.outputs)}
     return True
@@ -160,7 +174,7 @@ def _statement_in_fp32(text: str, names: set[str]) -> str | None:
             return _assigned(text, node, names)
         if isinstance(node, ast.Call) and called(node, strip=False).endswith("_"):
             return _without_writing(text, tree, node, names)
-    return _floated(text, names)
+    return in_fp32(text, names)
 
 
 def _assigned(text: str, node: ast.AugAssign, names: set[str]) -> str | None:
@@ -169,7 +183,7 @@ def _assigned(text: str, node: ast.AugAssign, names: set[str]) -> str | None:
         return None
     target, sign = node.target.id, _OPERATORS[type(node.op)][1]
     value = ast.get_source_segment(text, node.value) or ""
-    value = _floated(value, names) or value
+    value = in_fp32(value, names) or value
     value = value if isinstance(node.value, (ast.Name, ast.Call, ast.Constant)) else f"({value})"
     return spliced(text, node, f"{target} = {target}.float() {sign} {value}")
 
@@ -185,10 +199,10 @@ def _without_writing(
         return None
     assert isinstance(call.func, ast.Attribute)
     name, given = call.func.attr.rstrip("_"), text.encode()[call.func.end_col_offset :].decode()
-    return f"{owner.id} = {owner.id}.float().{name}{_floated(given, names) or given}"
+    return f"{owner.id} = {owner.id}.float().{name}{in_fp32(given, names) or given}"
 
 
-def _floated(text: str, names: set[str]) -> str | None:
+def in_fp32(text: str, names: set[str]) -> str | None:
     """Return the text with ``.float()`` on each of the names that torch's own calls read."""
     tree = nodes(text)
     hidden = {id(n) for call in tree if not is_torchs(call) for n in _arguments(call)}
@@ -213,7 +227,7 @@ def _arguments(call: ast.AST) -> Iterator[ast.AST]:
         yield from ast.walk(argument)
 
 
-def _cast_back(text: str, back: str) -> str | None:
+def cast_back(text: str, back: str) -> str | None:
     """Return the statement with ``back`` behind its value; None where it has none of its own."""
     statement = nodes(text)[1:2]
     if not statement or not isinstance(statement[0], (ast.Assign, ast.Return)):

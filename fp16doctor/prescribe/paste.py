@@ -13,6 +13,7 @@ from fp16doctor.prescribe.edit import EDITED, diff, with_call_in_fp32, within_bl
 from fp16doctor.prescribe.line_casts import line_casts
 from fp16doctor.prescribe.line_float import line_in_fp32
 from fp16doctor.prescribe.paste_modules import NESTED_TO, Known, modules_in_fp32
+from fp16doctor.prescribe.product_float import product_in_fp32
 from fp16doctor.prescribe.uncast import without_cast
 from fp16doctor.replay.keep import covers, with_sharing
 from fp16doctor.replay.op_lists import takes_lower_precision
@@ -32,6 +33,7 @@ class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its in
         return func(*to(torch.float32, args), **to(torch.float32, kwargs or {}))
 """
 _WITH = "with torch.autocast(DEVICE, enabled=False), InFp32():"
+_OFF = "with torch.autocast(DEVICE, enabled=False):"
 _HINT = "call .float() on its inputs, inside torch.autocast(DEVICE, enabled=False)"
 _DECORATOR = "put @fp16doctor.keep_fp32 on the line above its def (import fp16doctor)"
 _CAST = "leave out the cast to 16 bits; what takes the value may need one of its own"
@@ -108,6 +110,8 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
             edited = diff(line, _call_edited(rule, line.text, tape, back))
         if not edited and rule.kind == "line":
             edited = diff(line, line_in_fp32(line.text, _covered(rule, tape), tape, back))
+        if not edited and rule.kind == "line":
+            edited = diff(line, _product_edited(rule, line.text, tape, back))
         if not edited and rule.kind == "line" and not outputs and _casts_all(rule, tape):
             edited = diff(line, without_cast(line.text, ".float()"))
         if not edited and rule.kind == "line" and not _writes_in_half(rule, tape):
@@ -160,6 +164,13 @@ def _call_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None
     if len(ops) != 1 or any(map(takes_lower_precision, ops)):
         return None
     return with_call_in_fp32(text, base(ops.pop()).strip("_"), back)
+
+
+def _product_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None:
+    """The line with its products' operands in fp32, where autocast does not cast them back."""
+    every = [c for c in tape.ops if c.site.phase in _BEFORE and covers(rule, c.site)]
+    line = product_in_fp32(text, _covered(rule, tape), every, tape, back)
+    return None if line is None else f"{_OFF}\n+     {line}"
 
 
 def _only_line(rule: KeepRule, tape: Tape | None) -> SourceLine | None:
