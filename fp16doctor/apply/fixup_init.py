@@ -6,18 +6,26 @@ Must not know how the factors are found.
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import nn
 
+from fp16doctor.apply.line_edit import line_edit
 from fp16doctor.apply.part import Order, Part
 from fp16doctor.apply.roots import at_roots
 
+_MODEL = re.compile(r"[\w.]+(?=\.get_parameter\()")  # as the script calls it
+
 
 def part(order: Order) -> Part:
-    """Return the context that runs the remedy's own code on the first model that it fits."""
+    """Return the script with the remedy's code, else what runs it on the first model it fits."""
+    edited = line_edit(order)
+    if edited is not None:
+        return edited
     target = order.remedy.target[0] if order.remedy.target else ""
     stem = target.partition(":")[2].rstrip("*").rstrip(".")  # "" is the model itself
-    code = compile(order.remedy.change, "<fixup>", "exec")
+    code = compile(_MODEL.sub("model", order.remedy.change), "<fixup>", "exec")
     done: list[bool] = []
 
     def first_call(root: nn.Module) -> None:

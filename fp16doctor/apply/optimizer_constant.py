@@ -17,7 +17,7 @@ from fp16doctor.apply.part import Order, Part
 from fp16doctor.schema.location import Phase
 
 # As a remedy prints it where the number is not on the line itself, but a default of torch.optim.
-_PASSED = re.compile(r"\A# .+: pass (?P<new>\S+) for what is (?P<old>\S+) in this call\Z")
+_PASSED = re.compile(r"\A# .+: pass (?P<new>\S+) for what is (?P<old>\S+)(?: in this call)?\Z")
 
 
 def optimizer_constant(order: Order) -> Part | None:

@@ -12,6 +12,7 @@ import torch
 
 from fp16doctor.apply.change_dtype import TO_FP32, OtherFormat, functions_in
 from fp16doctor.apply.keep_places import KeptPlaces
+from fp16doctor.apply.line_edit import line_edit
 from fp16doctor.apply.part import Order, Part
 from fp16doctor.apply.quiet_autocast import autocast_is_on
 from fp16doctor.apply.roots import at_roots
@@ -19,7 +20,7 @@ from fp16doctor.errors import ApplyError
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.policy import KeepRule
 
-_OF_PARAMETERS = "FD301"
+_OF_PARAMETERS, _MASTERS = "FD301", "master weights"
 
 
 def part(order: Order) -> Part:
@@ -28,7 +29,10 @@ def part(order: Order) -> Part:
     Raises:
         ApplyError: no-line, where nothing says which tensor it is.
     """
-    if any(f.code == _OF_PARAMETERS for f in order.treated):
+    edited = line_edit(order)
+    if edited is not None:
+        return edited
+    if _MASTERS in order.remedy.title or any(f.code == _OF_PARAMETERS for f in order.treated):
         return _master_weights(order)
     rules = tuple(dict.fromkeys(r for f in order.treated for r in _line(f)))
     if not rules:

@@ -34,7 +34,7 @@ def applicable(
     """
 
     def read(file: str) -> str:
-        return script.text if file == script.name else _text(os.path.join(folder, file))
+        return script.text if file == script.name else text_of(os.path.join(folder, file))
 
     return tuple(replace(p, remedy=_checked(p.remedy, read)) for p in prescriptions)
 
@@ -70,7 +70,8 @@ def _is_python(text: str) -> bool:
     return True
 
 
-def _text(path: str) -> str:
+def text_of(path: str) -> str:
+    """Return the text of a file of Python, "" where it cannot be read."""
     try:
         with tokenize.open(path) as stream:
             return stream.read()

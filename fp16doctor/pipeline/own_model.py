@@ -24,11 +24,12 @@ def with_own_model(prescriptions: Sequence[Prescription], name: str) -> tuple[Pr
 
 def _renamed(cure: Prescription, name: str) -> Prescription:
     remedy = cure.remedy
-    forms = {words: _in(code, name) for words, code in remedy.forms.items()}
-    return replace(cure, remedy=replace(remedy, change=_in(remedy.change, name), forms=forms))
+    forms = {words: in_code(code, name) for words, code in remedy.forms.items()}
+    return replace(cure, remedy=replace(remedy, change=in_code(remedy.change, name), forms=forms))
 
 
-def _in(code: str, name: str) -> str:
+def in_code(code: str, name: str) -> str:
+    """Return code that expects ``model`` with another name for it; a diff has its own names."""
     if code.startswith("--- "):
         return code
     return "\n".join(_in_line(line, name) for line in code.split("\n"))

@@ -13,6 +13,7 @@ from fp16doctor.pipeline.own_formats import with_own_formats
 from fp16doctor.pipeline.own_lines import ScriptText, with_own_lines
 from fp16doctor.pipeline.own_model import with_own_model
 from fp16doctor.pipeline.own_names import Told, with_own_names
+from fp16doctor.pipeline.own_pastes import with_own_places
 from fp16doctor.pipeline.script_notes import (
     Caution,
     recommended,
@@ -48,5 +49,6 @@ def in_own_terms(
     findings, cures = with_script_notes(run, cures, texts, caution)
     answer = recommended(answer, findings, cures)
     cures = applicable(cures, script.text, script.folder)
+    cures = with_own_places(cures, script.text, script.folder, script.model, caution)
     cures = with_own_model(cures, script.model)
     return with_own_names(cures, findings, answer)

@@ -68,8 +68,8 @@ def product_in_fp32(
 def _is_plain(text: str, found: Sequence[ast.AST]) -> bool:
     """Tell whether a text is one statement that computes all of it here and now."""
     tree = found[0]
-    whole = isinstance(tree, ast.Module) and len(tree.body) == 1
-    simple = whole and isinstance(tree.body[0], (ast.Assign, ast.AnnAssign, ast.Return, ast.Expr))
+    body = tree.body if isinstance(tree, ast.Module) else []
+    simple = len(body) == 1 and isinstance(body[0], (ast.Assign, ast.Return, ast.Expr))
     return simple and all(map(is_torchs, found)) and not any(isinstance(n, LATER) for n in found)
 
 

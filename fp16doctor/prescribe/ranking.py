@@ -27,12 +27,12 @@ def rank(prescription: Prescription) -> Rank:
     flops = remedy.cost.get("flops_share", 0.0)
     error = prescription.verification.after.get("gradient error", 0.0)
     order = {
-        RemedyKind.STORAGE: 0,
+        RemedyKind.STORAGE: 0 if REALISED_FRACTION in prescription.verification.after else 5,
         RemedyKind.LOSS_SCALE: 1,
         RemedyKind.CODE_FIX: 4 if prescription.verification.reason else 2,
-        RemedyKind.FP32_KEEP: 3 if flops <= CHEAP_FLOPS else 6,
+        RemedyKind.FP32_KEEP: 3 if flops <= CHEAP_FLOPS else 7,
         RemedyKind.DTYPE: _dtype(prescription),
-        RemedyKind.FIXUP_INIT: 7,
+        RemedyKind.FIXUP_INIT: 8,
     }
     edit = remedy.kind is not RemedyKind.FP32_KEEP or is_edit(remedy.change)
     return order[remedy.kind], bool(remedy.casts), not edit or flops > MODEST_FLOPS, flops, error
@@ -41,6 +41,6 @@ def rank(prescription: Prescription) -> Rank:
 def _dtype(prescription: Prescription) -> int:
     """Behind all else where weights stored in it lose their updates; fp32 is last."""
     if prescription.remedy.value == "fp32":
-        return 9
+        return 10
     taken = prescription.verification.after.get(REALISED_FRACTION, 1.0)
-    return 5 if taken >= REALISED else 8
+    return 6 if taken >= REALISED else 9

@@ -5,6 +5,8 @@ Must not know remedies.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from fp16doctor.errors import ReplayError
@@ -15,6 +17,7 @@ from fp16doctor.replay.parameters import parameter_numbers
 from fp16doctor.replay.rebound import rebounds
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.updates import carries_state, is_weight
+from fp16doctor.replay.values import HALF
 from fp16doctor.schema.policy import FP32, FP64, PrecisionPolicy
 from fp16doctor.schema.tape import Tape
 
@@ -69,7 +72,13 @@ def _finals(tape: Tape, policy: PrecisionPolicy, parameters: bool) -> Finals:
 
 def trains_half_parameters(tape: Tape) -> bool:
     """Tell whether a parameter that gets a gradient is stored in 16 bits."""
+    return bool(stored_in(tape))
+
+
+def stored_in(tape: Tape) -> str:
+    """Return the torch name of the 16-bit format of the most trained parameters, "" for none."""
     producers, trained = producers_of(tape), set(tape.gradients.values())
     numbers = (n for name, n in parameter_numbers(tape).items() if name in trained)
     views = map(producers.widest_view, numbers)
-    return any(v is not None and v.dtype in ("float16", "bfloat16") for v in views)
+    found = Counter(v.dtype for v in views if v is not None and v.dtype in HALF)
+    return found.most_common(1)[0][0] if found else ""

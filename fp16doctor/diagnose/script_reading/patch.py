@@ -158,13 +158,21 @@ def diff(path: str, lines: list[str], edits: Iterable[Edit]) -> str:
         lines: the text between its line ends; the last is empty where the text ends in one.
         edits: what becomes of the lines.
     """
+    changed = edited(lines, edits)
+    return "" if changed is None else between(path, lines, changed)
+
+
+def edited(lines: list[str], edits: Iterable[Edit]) -> list[str] | None:
+    """The lines after the edits; None where there is none, two overlap or it is no Python."""
     ordered = sorted(set(edits), key=lambda e: (e.first, e.last))
     if not ordered or _NONE in ordered:
-        return ""
+        return None
     filled = [e if e.empties is None else replace(e, lines=(e.empties + "pass",)) for e in ordered]
-    changed = next((c for way in (ordered, filled) if (c := _applied(lines, way))), None)
-    if changed is None:
-        return ""
+    return next((c for way in (ordered, filled) if (c := _applied(lines, way))), None)
+
+
+def between(path: str, lines: list[str], changed: list[str]) -> str:
+    """The change from some lines to others as a unified diff."""
     names = (_header("a/", path), _header("b/", path))
     found = difflib.unified_diff(_ended(lines), _ended(changed), *names, n=_CONTEXT)
     return "".join(line if line.endswith("\n") else line + _NO_NEWLINE for line in found)

@@ -44,6 +44,7 @@ EPS_OPTIMIZERS = {
     "RAdam": 1e-8,
     "RMSprop": 1e-8,
 }
+DEFAULT_EPS = {**EPS_OPTIMIZERS, "Adamax": 1e-8, "Adagrad": 1e-10, "Adadelta": 1e-6}
 # torch.optim names that are no optimizers.
 _NOT_OPTIMIZERS = ("torch.optim.lr_scheduler.", "torch.optim.swa_utils.")
 

@@ -9,7 +9,6 @@ import ast
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.script_reading.amp import dtype_of
-from fp16doctor.diagnose.script_reading.patch import Edit, remove, swap
 from fp16doctor.diagnose.script_reading.script import Script
 from fp16doctor.diagnose.script_reading.torch_words import (
     BFLOAT16,
@@ -223,18 +222,6 @@ def trained_format(script: Script, optimizer: ast.Call, model: ast.expr) -> str 
 
 def _is_read(node: ast.expr) -> bool:
     return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load)
-
-
-def uncast(script: Script, casts: list[ast.Call]) -> list[Edit]:
-    """The casts taken out: whole statements, or the end of a chain."""
-    found = []
-    for call in casts:
-        statement = script.tree.statement(call)
-        if isinstance(statement, ast.Expr) and statement.value is call:
-            found.append(remove(script.lines, statement))
-        else:
-            found += swap(script.lines, (call, spelled(receiver(call))))
-    return found
 
 
 def own_cast(script: Script, call: ast.AST) -> str | None:

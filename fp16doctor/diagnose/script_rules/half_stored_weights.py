@@ -35,9 +35,9 @@ from fp16doctor.diagnose.script_reading.training import (
     optimizers,
     trained_format,
     trained_model,
-    uncast,
 )
 from fp16doctor.diagnose.script_reading.tree import argument, spelled
+from fp16doctor.diagnose.script_reading.uncasting import uncast
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 
 _SMALLEST_TAKEN = (

@@ -34,9 +34,9 @@ from fp16doctor.diagnose.script_reading.training import (
     optimizer_call,
     trained_format,
     trained_model,
-    uncast,
 )
 from fp16doctor.diagnose.script_reading.tree import keyword, receiver, spelled
+from fp16doctor.diagnose.script_reading.uncasting import uncast
 from fp16doctor.diagnose.script_rule import Suspicion, script_rule
 from fp16doctor.schema.finding import Severity
 

@@ -14,6 +14,7 @@ from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.edit import diff, with_number
 from fp16doctor.prescribe.vanishing import Vanishing, edited, one_by_one_and_all, vanishing
 from fp16doctor.schema.finding import Fault, Finding
+from fp16doctor.schema.location import Phase
 from fp16doctor.schema.prescription import (
     Prescription,
     Remedy,
@@ -86,7 +87,10 @@ def _edit(constant: Vanishing) -> str:
         if change:
             return change
     place = rule.pattern.partition(":")[2]
-    return f"# {place}: pass {_spelled(constant)} for what is {rule.old!r} in this call"
+    passed = f"pass {_spelled(constant)} for what is {rule.old!r}"
+    if constant.site.phase is Phase.OPTIMIZER:
+        return f"# where the optimizer stepped at {place} is made: {passed}"
+    return f"# {place}: {passed} in this call"
 
 
 def _spelled(constant: Vanishing) -> str:
