@@ -12,6 +12,8 @@ from fp16doctor.schema.prescription import Prescription, RemedyKind
 
 MODEST_FLOPS = 0.05  # up to this share of the work two keep-lists cost the same
 
+_NONFINITE = "non-finite elements"  # what a trial of a step counts, of lost updates none does
+
 Rank = tuple[int, bool, bool, float, float]
 
 
@@ -27,7 +29,7 @@ def rank(prescription: Prescription) -> Rank:
     flops = remedy.cost.get("flops_share", 0.0)
     error = prescription.verification.after.get("gradient error", 0.0)
     order = {
-        RemedyKind.STORAGE: 0 if REALISED_FRACTION in prescription.verification.after else 5,
+        RemedyKind.STORAGE: 5 if _NONFINITE in prescription.verification.after else 0,
         RemedyKind.LOSS_SCALE: 1,
         RemedyKind.CODE_FIX: 4 if prescription.verification.reason else 2,
         RemedyKind.FP32_KEEP: 3 if flops <= CHEAP_FLOPS else 7,

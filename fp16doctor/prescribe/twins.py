@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fp16doctor.prescribe.ranking import rank
 from fp16doctor.schema.prescription import Prescription, Recommendation, RemedyKind, Verdict
 
 # How an advice begins, and the kind of remedy that is that very change. A change of code that was
@@ -27,10 +28,17 @@ def without_twins(
     """Return the prescriptions without untried twins, and the answer pointing at what is left."""
     verified = [p for p in found if p.verification.verdict is Verdict.VERIFIED]
     left = [i for i, p in enumerate(found) if not _is_twin(p, verified)]
-    left = sorted({*left, *answer.prescriptions})
+    left = by_preference(found, sorted({*left, *answer.prescriptions}))
     places = {old: new for new, old in enumerate(left)}
     chosen = tuple(places[i] for i in answer.prescriptions)
     return tuple(found[i] for i in left), replace(answer, prescriptions=chosen)
+
+
+def by_preference(found: Sequence[Prescription], places: Sequence[int]) -> list[int]:
+    """Return the places, verified ones as they are preferred: the next best behind the best."""
+    verified = [i for i in places if found[i].verification.verdict is Verdict.VERIFIED]
+    best = iter(sorted(verified, key=lambda i: rank(found[i])))
+    return [next(best) if i in verified else i for i in places]
 
 
 def _is_twin(untried: Prescription, verified: Sequence[Prescription]) -> bool:

@@ -85,7 +85,10 @@ def _rows(page: Lines, remedies: Sequence[RemedyView], numbers: Sequence[str]) -
 
 
 def _said(remedy: RemedyView) -> str:
-    return ": ".join(p for p in (remedy.standing, remedy.title, remedy.reason) if p)
+    """What a cure does, and what it costs where that is known: a cheaper one may do."""
+    cost = next((f" ({n})" for n in remedy.notes if n.startswith("cost: ")), "")
+    title = remedy.title + (cost if remedy.verdict == "verified" else "")
+    return ": ".join(p for p in (remedy.standing, title, remedy.reason) if p)
 
 
 def _row(page: Lines, verdict: str, numbers: str, said: str, side: int) -> None:

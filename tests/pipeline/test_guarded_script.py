@@ -55,13 +55,17 @@ def test_the_line_is_told_and_holds(tmp_path: Path) -> None:
     (place,) = found["recommendation"]["prescriptions"]
     cure = found["prescriptions"][place]
     assert found["recommendation"]["status"] == "not_precision"
-    assert cure["remedy"]["change"].splitlines()[1:] == [f"- {MEAN}", f"+ {GUARDED}"]
+    change = cure["remedy"]["change"].splitlines()
+    assert change[:2] == ["--- a/train.py", "+++ b/train.py"]
+    edited = [x[0] + x[1:].strip() for x in change[3:] if x[0] != " "]
+    assert edited == [f"-{MEAN}", f"+{GUARDED}"]
     assert cure["verification"]["verdict"] == "verified"
     assert cure["verification"]["steps"] == [3]
     assert found["confirm"]["verdict"] == "held", found["confirm"]
     assert f"`{GUARDED}` at train.py:15 (verified by replay of step 3, confirmed" in said
     assert "no format or loss scale changes it" in said
-    assert f"paste # train.py:15 - {MEAN} + {GUARDED}" in said
+    assert "paste --- a/train.py +++ b/train.py" in said
+    assert f"- {MEAN} + {GUARDED}" in said
 
 
 def test_an_edit_that_no_replay_expresses_is_confirmed_by_the_script(tmp_path: Path) -> None:

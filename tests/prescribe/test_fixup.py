@@ -122,13 +122,13 @@ def test_trial_function_and_pasted_code_set_the_same_bits(form: str) -> None:
 
 def test_pasted_code_of_alike_blocks_is_one_line() -> None:
     plan = plan_on(tape_of())
-    assert "f'body.{i}.up.weight': 0.1666" in pasted(plan, SEED)
-    assert f"for i in range({BLOCKS})" in pasted(plan, SEED)
+    he = f"(2 / 8) ** 0.5 * {BLOCKS} ** -0.5"
+    assert f"{{f'body.{{i}}.up.weight': {he} for i in range({BLOCKS})}}" in pasted(plan, SEED)
     odd = replace(plan, stds={"a.0.weight": 1.0, "a.3.weight": 1.0, "w": 0.5, "b.7.x": 0.0})
     lines = pasted(odd, SEED).splitlines()
-    assert "stds |= {f'a.{i}.weight': 1.0 for i in (0, 3)}" in lines
-    assert "stds |= {'w': 0.5}" in lines
-    assert "    for name in ('b.7.x',):" in lines
+    assert "stds = {f'a.{i}.weight': (2 / 2) ** 0.5 for i in (0, 3)}" in lines
+    assert "stds |= {'w': (2 / 8) ** 0.5}" in lines
+    assert "zeros = ['b.7.x']" in lines
 
 
 def test_verified_on_the_first_step_with_the_growth_of_the_stream() -> None:

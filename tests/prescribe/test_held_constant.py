@@ -116,7 +116,7 @@ def test_the_eps_of_an_optimizer() -> None:
 
     (cure,) = proposed(tapes_of(Plain, optimizer=torch.optim.Adam, options={"lr": 1e-3}))
     assert cure.verification.verdict is Verdict.VERIFIED
-    assert cure.remedy.change.endswith("pass 0.0001 for what is 1e-08 in this call")
+    assert cure.remedy.change.endswith("is made: pass 0.0001 for what is 1e-08")
 
 
 def test_nothing_where_it_does_not_help_or_nothing_vanishes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -55,8 +56,9 @@ def test_the_refused_constant_is_put_within_the_format(
     found = cures(diagnosis)
     assert {found[k].verification.verdict for k in (EDIT, KEEP, *FORMATS)} == {Verdict.VERIFIED}
     edit = found[EDIT]
-    assert "-1e9" in edit.remedy.change.splitlines()[1]
-    assert edit.remedy.change.endswith("torch.finfo(scores.dtype).min)")
+    old, new = (x for x in edit.remedy.change.splitlines()[3:] if x[0] in "-+")
+    assert "-1e9" in old
+    assert new.endswith("torch.finfo(scores.dtype).min)")
     assert diagnosis.recommendation.status is RecommendationStatus.PRESCRIBED
     (chosen,) = diagnosis.recommendation.prescriptions
     assert diagnosis.prescriptions[chosen] == edit
@@ -70,7 +72,9 @@ def test_a_constant_that_is_not_on_the_line_is_named_by_itself() -> None:
 
     edit = cures(scanned(lambda: train(named))[1])[EDIT]
     assert edit.verification.verdict is Verdict.VERIFIED
-    assert edit.remedy.change == f"torch.finfo(scores.dtype).min  # in place of {lowest!r}"
+    place, _, said = edit.remedy.change.partition(": ")
+    assert re.fullmatch(r"# .*test_refused_call\.py:\d+", place)
+    assert said == f"torch.finfo(scores.dtype).min in place of {lowest!r}"
 
 
 def test_the_proof_says_how_far_it_goes() -> None:

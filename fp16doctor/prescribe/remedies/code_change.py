@@ -85,7 +85,8 @@ def _edited(call: OpCall, old: float, end: str) -> str:
     """The user's line with the changed number; what to put there where it is not on the line."""
     line, new = _line_of(call), _limit(call, end)
     change = "" if line is None else diff(line, with_number(line.text or "", old, new))
-    return change or f"{new}  # in place of {old!r}"
+    place = line_target(call.site).partition(":")[2]
+    return change or f"# {place}: {new} in place of {old!r}"
 
 
 def _limit(call: OpCall, end: str) -> str:
