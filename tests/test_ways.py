@@ -85,7 +85,7 @@ def test_rank_0_reports_and_says_that_it_is_one_of_two(ranks: tuple[Path, str]) 
 
 
 def test_modules_have_the_names_they_have_without_the_wrapper(ranks: tuple[Path, str]) -> None:
-    assert "`0` output reaches" in ranks[1]
+    assert "the output of `0` (Linear) reaches" in ranks[1]
     assert "`module." not in ranks[1]
 
 

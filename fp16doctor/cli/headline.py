@@ -25,7 +25,7 @@ class Headline:
         """Say it while the script runs; ``seen_in`` names the page, "" where none was written."""
         if diagnosis.findings:
             self._told = _line(diagnosis.findings[0])
-            self._voice.warn(self._told + (f"; see {seen_in}" if seen_in else ""))
+            self._voice.warn(self._told + (f"; the report so far: {seen_in}" if seen_in else ""))
 
     def at_the_end(self, diagnosis: Diagnosis) -> None:
         """Under -q, in place of the report: a leading error or warning that was not said yet."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from fp16doctor.diagnose.rule import Observations
 from fp16doctor.schema.finding import Fault, Finding, Severity
-from fp16doctor.schema.location import OpSite, Phase
+from fp16doctor.schema.location import TEXT_ROLE, OpSite, Phase
 
 _ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _COLLAPSE = "FD401"
@@ -59,8 +59,15 @@ def _identity(finding: Finding) -> tuple[object, ...]:
     if site is None or finding.fault is Fault.LOSS_SCALE:
         # Whichever gradient passed the limit first: the loss scale is the one cause.
         return finding.code, finding.fault
+    if finding.fault is Fault.MISUSE and finding.severity is Severity.NOTE and _was_run(site):
+        return finding.code, finding.fault  # one habit of the script, wherever it shows
     place = (site.source.file, site.source.line) if site.source else site.module_path
     return finding.code, site.op, place
+
+
+def _was_run(site: OpSite) -> bool:
+    """Whether it was seen in the run: what only the text of the script shows has its own edit."""
+    return site.role != TEXT_ROLE
 
 
 def _merged(group: list[Finding]) -> Finding:

@@ -11,7 +11,7 @@ from fp16doctor.diagnose.causes import Cause
 from fp16doctor.diagnose.families import base_op
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.schema.location import OpSite, SourceLine
-from fp16doctor.schema.spelling import number, power
+from fp16doctor.schema.spelling import module, number, power
 from fp16doctor.schema.trace import Event
 
 __all__ = ["number", "power"]
@@ -30,7 +30,7 @@ def maximum(format_name: str) -> str:
 def subject(site: OpSite) -> str:
     """What the user calls the place: module, else function, else line, else the op."""
     if site.module_path:
-        return f"`{site.module_path}`"
+        return module(site.module_path, site.module_class)
     if site.module_path == "" and site.module_class:
         return f"`{site.module_class}`"
     line = site.source or site.caller

@@ -15,13 +15,34 @@ from fp16doctor.schema.precision import UpdateLoss
 
 def spacing(update: UpdateLoss) -> str:
     """What the format swallows, and how large the typical update is."""
-    half = power(int(log2(limits(update.format).eps)) - 2)
-    text = f"{update.format} swallows updates below {half} of the value."
+    text = f"{update.format} swallows updates below {_half(update)} of the value."
+    size = _typical(update)
+    return text if size is None else f"{text} The median update is {number(size)} of it."
+
+
+def swallowed(update: UpdateLoss) -> str:
+    """The same in one clause, the update first."""
+    limit, size = f"{update.format} swallows what is below {_half(update)}", _typical(update)
+    if size is None or size >= limits(update.format).eps / 4:
+        return f"{limit} of the value"
+    return f"the median update is {number(size)} of the value, and {limit} of it"
+
+
+def _half(update: UpdateLoss) -> str:
+    """Half the spacing of the format at a value, as a share of that value."""
+    return power(int(log2(limits(update.format).eps)) - 2)
+
+
+def _typical(update: UpdateLoss) -> float | None:
+    """The median update as a share of the value, None where it is not known."""
     still = update.standstill
     size = update.relative_update if still is None else still.relative_update
-    if size is None or size - size != 0:
-        return text
-    return f"{text} The median update is {number(size)} of it."
+    return None if size is None or size - size != 0 else size
+
+
+def arrives(update: UpdateLoss) -> str:
+    """``0 % arrives``."""
+    return f"{number(100 * update.realised)} % arrives"
 
 
 def stopped(update: UpdateLoss, count: int) -> str:
@@ -30,10 +51,8 @@ def stopped(update: UpdateLoss, count: int) -> str:
     if still is None:
         return ""
     verb = "stands" if count == 1 else "stand"
-    return (
-        f"{verb} still from step {still.first} on, "
-        f"realising {number(still.realised)} of the updates"
-    )
+    arrived = f"{number(100 * still.realised)} % of the updates arrives"
+    return f"{verb} still from step {still.first} on: {arrived}"
 
 
 def standing(update: UpdateLoss) -> str:

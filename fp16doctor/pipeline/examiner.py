@@ -20,6 +20,7 @@ from fp16doctor.record.tape_builder import build_refused, build_tape
 from fp16doctor.replay.evaluations import first_evaluation
 from fp16doctor.replay.exact_sums import with_shares
 from fp16doctor.replay.examine import examine
+from fp16doctor.replay.shorter_update import shorter_update
 from fp16doctor.replay.update_ledger import UpdateLedger
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.precision import FAR_OFF
@@ -102,9 +103,10 @@ class Examiner:
             return False
         if all(t.step != before.step for t in self.traces):
             self._look_at(recorder, before)
-        again = loss_after_update(before)
+        again, shorter = loss_after_update(before), shorter_update(before)
         self.traces = [
-            replace(t, loss_after_update=again) if t.step == before.step else t for t in self.traces
+            replace(t, loss_after_update=again, shorter=shorter) if t.step == before.step else t
+            for t in self.traces
         ]
         self.shelf.start_at(before)
         return True

@@ -155,11 +155,11 @@ def arithmetic_of(tape: Tape) -> AbstractContextManager[object]:
 
 def _limits_of_it(sums: PartialSums) -> str:
     said = (
-        "the script asked for a CUDA device and ran on the CPU, with CUDA's autocast lists, and "
-        "with fp16 and bf16 products summed in fp32 and rounded once; its tensors say that they "
-        "are on the CPU. "
-        "Split-K sums and half-precision accumulation inside GPU kernels are not seen: never proof "
-        "that it cannot overflow on a GPU"
+        "CUDA was simulated on the CPU, and sums inside GPU kernels were not seen: never proof "
+        "that it cannot overflow on a GPU. "
+        "The script asked for a CUDA device and ran with CUDA's autocast lists, and with fp16 and "
+        "bf16 products summed in fp32 and rounded once; its tensors say that they are on the CPU. "
+        "Not seen are split-K sums and half-precision accumulation"
     )
     if not sums.bound:
         return said

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fp16doctor.report import wording
+from fp16doctor.report import step_words, wording
 from fp16doctor.report.confirmed import confirm_line, proof_words
+from fp16doctor.report.consequence import beside, harm, without_a_finding
 from fp16doctor.report.nearest import nearest_limit
 from fp16doctor.report.pastes import pastes
 from fp16doctor.report.proof import proof_line
@@ -17,18 +18,17 @@ from fp16doctor.report.run_story import (
     first_nonfinite,
     has_nonfinite_loss,
     left_out,
-    loss_story,
     lost_step,
     no_steps,
     not_examined,
-    run_clauses,
+    outcome_words,
     top_finding,
     unknown_steps,
 )
 from fp16doctor.report.view_model import AnswerView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Finding, OutcomeOfCheck, Severity
-from fp16doctor.schema.location import OpSite, SourceLine
+from fp16doctor.schema.location import TEXT_ROLE, OpSite, SourceLine
 from fp16doctor.schema.prescription import (
     TOGETHER,
     Prescription,
@@ -44,18 +44,18 @@ _FORMAT_ADVICE = ("keep `", "run `", "train in ")  # how a format is advised
 def answer(diagnosis: Diagnosis) -> AnswerView:
     """Word the answer for whatever happened: a fault, none, none that could be seen."""
     mark = _mark(diagnosis)
-    said = [_verdict(diagnosis), exception_story(diagnosis)]
-    if top_finding(diagnosis) is None and _ended_badly(diagnosis):
-        said.reverse()  # nothing else was found: the exception is the news
-    verdict, do = "; ".join(p for p in said if p), _do(diagnosis, mark)
+    verdict, details = _said(diagnosis)
+    do = _do(diagnosis, mark)
     return AnswerView(
-        mark,
-        verdict,
-        _place(diagnosis),
-        do,
-        proof_line(diagnosis),
-        confirm_line(diagnosis),
-        pastes(diagnosis, do),
+        mark=mark,
+        verdict=verdict,
+        details="; ".join(p for p in details if p),
+        line=_own_line(diagnosis),
+        place=_place(diagnosis),
+        do=do,
+        proof=proof_line(diagnosis),
+        confirm=confirm_line(diagnosis),
+        pastes=pastes(diagnosis, do),
     )
 
 
@@ -71,46 +71,60 @@ def _ended_badly(diagnosis: Diagnosis) -> bool:
     return diagnosis.run.outcome.kind in (OutcomeKind.RAISED, OutcomeKind.EXITED)
 
 
-def _verdict(diagnosis: Diagnosis) -> str:
-    top = top_finding(diagnosis)
+def _said(diagnosis: Diagnosis) -> tuple[str, list[str]]:
+    """The verdict, and what stands behind it in smaller letters."""
+    top, ended = top_finding(diagnosis), exception_story(diagnosis)
     if top:
-        said = [_headline(diagnosis, top), *run_clauses(diagnosis, top)]
-        return "; ".join(said) + _others(diagnosis)
-    if not diagnosis.steps:
-        ran = f"ran {wording.seconds(diagnosis.run.duration_s)}"
-        why = no_steps(diagnosis)
-        return f"{why.message} in `{diagnosis.run.script}` ({ran})  [{why.slug}]"
-    if has_nonfinite_loss(diagnosis):
-        return "; ".join([*run_clauses(diagnosis, None), "no check names a cause"])
-    seen, lost = wording.plural(len(diagnosis.steps), "step"), lost_step(diagnosis)
-    parts = [f"nothing wrong found in {seen}", *run_clauses(diagnosis, None), _unsure(diagnosis)]
-    if lost is not None and lost.site is not None:
-        parts[0] = f"one of {seen} was lost, and the scaler skipped it: {lost.what}"
-    elif (note := left_out(diagnosis)) is not None and note.site is not None:
-        parts[0] = (
-            f"no harm found in {seen}, but the script left out a loss that was not finite "
-            f"({wording.step_name(note.site.step)}): {note.what}"
-        )
-    elif unknown := unknown_steps(diagnosis):
-        parts[0] = (
-            f"no check names a fault in {seen}, but {wording.step_name(unknown[0].step)} made inf "
-            "or NaN, and its loss is not known"
-        )
-    return "; ".join(p for p in (*parts, loss_story(diagnosis)) if p)
+        more = [*beside(diagnosis, top), ended, _others(diagnosis, top)]
+        return _headline(diagnosis, top), more
+    verdict, more = _without_a_finding(diagnosis)
+    if _ended_badly(diagnosis):  # nothing else was found: the exception is the news
+        return outcome_words(diagnosis.run.outcome), [verdict, *more]
+    return verdict, [*more, ended]
 
 
 def _headline(diagnosis: Diagnosis, top: Finding) -> str:
-    when = f" ({top.site.phase.value}, {wording.step_name(top.site.step)})" if top.site else ""
-    if top.severity is not Severity.WARNING or not diagnosis.steps:
-        return top.what + when
-    seen = wording.plural(len(diagnosis.steps), "step")
-    return f"no error in {seen}, one warning: {top.what}{when}"
+    """What became of the training, and why."""
+    if top.severity is Severity.WARNING and diagnosis.steps:
+        seen = wording.plural(len(diagnosis.steps), "step")
+        return f"no error in {seen}, one warning: {top.what}"
+    became = wording.listed(harm(diagnosis, top))
+    return f"{became}: {top.what}" if became else top.what
 
 
-def _others(diagnosis: Diagnosis) -> str:
-    top = top_finding(diagnosis)
+def _others(diagnosis: Diagnosis, top: Finding) -> str:
     more = sum(f.severity is not Severity.NOTE and f is not top for f in diagnosis.findings)
-    return f" (and {wording.plural(more, 'other finding')} below)" if more > 0 else ""
+    return f"{wording.plural(more, 'other finding')} below" if more > 0 else ""
+
+
+def _without_a_finding(diagnosis: Diagnosis) -> tuple[str, list[str]]:
+    steps, more = diagnosis.steps, without_a_finding(diagnosis)
+    if not steps:
+        ran = f"ran {wording.seconds(diagnosis.run.duration_s)}"
+        why = no_steps(diagnosis)
+        return f"{why.message} in `{diagnosis.run.script}` ({ran})  [{why.slug}]", []
+    if has_nonfinite_loss(diagnosis):
+        return f"{step_words.loss_words(steps)}, and no check names a cause", more
+    seen, more = _unharmed(diagnosis), [*more, step_words.course(steps)]
+    return "; ".join(p for p in (seen, _unsure(diagnosis)) if p), more
+
+
+def _unharmed(diagnosis: Diagnosis) -> str:
+    """What is said of a run whose losses, as far as they are known, are finite."""
+    seen, lost = wording.plural(len(diagnosis.steps), "step"), lost_step(diagnosis)
+    if lost is not None and lost.site is not None:
+        return f"one of {seen} was lost, and the scaler skipped it: {lost.what}"
+    if (note := left_out(diagnosis)) is not None and note.site is not None:
+        return (
+            f"no harm found in {seen}, but the script left out a loss that was not finite "
+            f"({wording.step_name(note.site.step)}): {note.what}"
+        )
+    if unknown := unknown_steps(diagnosis):
+        return (
+            f"no check names a fault in {seen}, but {wording.step_name(unknown[0].step)} made inf "
+            "or NaN, and its loss is not known"
+        )
+    return f"nothing wrong found in {seen}"
 
 
 def _unsure(diagnosis: Diagnosis) -> str:
@@ -120,43 +134,59 @@ def _unsure(diagnosis: Diagnosis) -> str:
     return "" if diagnosis.checks else "no check was run"
 
 
-def _place(diagnosis: Diagnosis) -> str:
-    top, outcome = top_finding(diagnosis), diagnosis.run.outcome
-    if top and top.site:
-        return wording.joined(_site(top.site), _reason(top))
+def _source(diagnosis: Diagnosis) -> SourceLine | None:
+    """The line of the script that the answer is about."""
+    top, site = top_finding(diagnosis), _site(diagnosis)
+    if top is None and diagnosis.run.outcome.source:
+        return diagnosis.run.outcome.source
+    return wording.own_line(site) if site else None
+
+
+def _site(diagnosis: Diagnosis) -> OpSite | None:
+    """The op that the answer is about."""
+    top = top_finding(diagnosis)
     if top:
-        return "the run as a whole, no single op"
-    if outcome.source:
-        return _line(outcome.source) + " · where the exception left the script"
+        return top.site
     lost = lost_step(diagnosis)
     if lost is not None and lost.site is not None:
-        return _site(lost.site)
-    site = first_nonfinite(diagnosis)
-    return _site(site) if site and has_nonfinite_loss(diagnosis) else _checks(diagnosis)
+        return lost.site
+    return first_nonfinite(diagnosis) if has_nonfinite_loss(diagnosis) else None
 
 
-def _checks(diagnosis: Diagnosis) -> str:
-    if not_examined(diagnosis):
-        return wording.joined("none to name", wording.UNEXAMINED)
-    said = [c.outcome for c in diagnosis.checks]
-    clear = said.count(OutcomeOfCheck.CLEAR)
-    other = said.count(OutcomeOfCheck.NOT_APPLICABLE)
-    words = (f"{wording.plural(clear, 'check')} clear", f"{wording.count(other)} not applicable")
-    sound = not has_nonfinite_loss(diagnosis) and not _ended_badly(diagnosis)
-    return wording.joined("none to name", nearest_limit(diagnosis) if sound else "", *words)
-
-
-def _line(source: SourceLine) -> str:
+def _own_line(diagnosis: Diagnosis) -> str:
+    source = _source(diagnosis)
+    if source is None:
+        return ""
     return f"{wording.location(source)}   {source.text or ''}".rstrip()
 
 
-def _site(site: OpSite) -> str:
-    source = wording.own_line(site)
-    if source is None:
+def _place(diagnosis: Diagnosis) -> str:
+    """What stands behind the line, or in its place where there is none."""
+    top, site = top_finding(diagnosis), _site(diagnosis)
+    if top is None and diagnosis.run.outcome.source:
+        return "where the exception left the script"
+    if site is not None:
+        return wording.joined(_op(site), _reason(top) if top else "")
+    return "the run as a whole, no single op" if top else _nothing_to_place(diagnosis)
+
+
+def _op(site: OpSite) -> str:
+    """``step 0, forward · aten.bmm``; with the module where no line of the script is known."""
+    if wording.own_line(site) is None:
         return wording.where(site)
+    if site.role == TEXT_ROLE:
+        return wording.IN_THE_TEXT
     inside = site.source if site.caller else None
     library = f"inside {wording.location(inside)}" if inside else ""
-    return wording.joined(_line(source), wording.op_name(site.op), library)
+    when = f"{wording.step_name(site.step)}, {site.phase.value}"
+    return wording.joined(when, wording.op_name(site.op), library)
+
+
+def _nothing_to_place(diagnosis: Diagnosis) -> str:
+    if not_examined(diagnosis):
+        return wording.joined("none to name", wording.UNEXAMINED)
+    sound = not has_nonfinite_loss(diagnosis) and not _ended_badly(diagnosis)
+    return wording.joined("none to name", nearest_limit(diagnosis) if sound else "")
 
 
 def _reason(finding: Finding) -> str:

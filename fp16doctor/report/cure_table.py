@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from fp16doctor.report import wording
 from fp16doctor.report.glossary import LOSS_AFTER, meanings
 from fp16doctor.report.view_model import CureTable, RemedyView
+from fp16doctor.schema import spelling
 
 _ORDER = (
     "non-finite elements",
@@ -25,6 +26,16 @@ _ORDER = (
     "binades gained per block",
     "loss scale",
 )
+# Shares and errors, each with the value of a perfect cure. Numbers that are that value to within
+# one percent point tell no cure from another; the proof of each cure has them all the same.
+_PERFECT = {
+    "gradient lost": 0.0,
+    "gradient error": 0.0,
+    "descent kept": 1.0,
+    "realised fraction": 1.0,
+    "largest update error": 0.0,
+}
+_POINT = 0.01
 _BY_STEPS = re.compile(r"loss after (\d+) steps?")
 _ZERO = {"0", wording.NOTHING}
 _NONE = (wording.NOTHING, wording.NOTHING)
@@ -40,7 +51,8 @@ def cure_table(remedies: Sequence[RemedyView]) -> CureTable:
     numbers = tuple(tuple(pairs.get(c, _NONE) for c in columns) for pairs in seen)
     rows = tuple(tuple(_cell(c, pairs, seen) for c in columns) for pairs in seen)
     dash = any(wording.NOTHING in cell for row in rows for cell in row)
-    return CureTable(columns, numbers, rows, meanings(columns, dash=dash))
+    left = tuple(dict.fromkeys(n for p in seen for n in p if n in _PERFECT and n not in columns))
+    return CureTable(columns, numbers, rows, meanings(columns, dash=dash), left)
 
 
 def _steps(remedy: RemedyView) -> str:
@@ -69,8 +81,20 @@ def _columns(seen: Sequence[Pairs]) -> tuple[str, ...]:
         names = [n for n in names if n != "non-finite ops"]
     if _all_zero("non-finite ops", seen):
         names = [n for n in names if n != "non-finite ops"]
+    names = [n for n in names if _tells(n, seen)]
+    if len(names) > 1 and _all_zero("non-finite elements", seen):
+        names = [n for n in names if n != "non-finite elements"]
     known = [n for n in _ORDER if n in names]
     return (*known, *(n for n in names if n not in known))
+
+
+def _tells(name: str, seen: Sequence[Pairs]) -> bool:
+    """Whether a share or an error is off its best value somewhere, in the run or under a cure."""
+    if name not in _PERFECT:
+        return True
+    cells = (cell for pairs in seen for cell in pairs.get(name, ()))
+    values = (spelling.value(cell) for cell in cells if cell != wording.NOTHING)
+    return any(v is None or abs(v - _PERFECT[name]) > _POINT for v in values)
 
 
 def _all_zero(name: str, seen: Sequence[Pairs]) -> bool:

@@ -32,7 +32,10 @@ TERMS: dict[str, str] = {
     "smallest normal": "smallest magnitude with full precision: 2⁻¹⁴ in fp16",
     "smallest subnormal": "smallest magnitude that is not zero: 2⁻²⁴ in fp16",
     "subnormal": "not zero, and below the smallest normal number: reduced precision",
+    "refuted": "the change was tried on recorded steps, and one of the criteria was not met",
     "underflow": "the exact result is not zero, and zero in the format",
+    "verified": "the change was tried on recorded steps: nothing of them is inf or NaN with it, the "
+    "fault is gone, and they train as they do in fp32",
 }
 
 LOSS_AFTER = "loss at the end"  # of as many consecutive steps as its cell says
@@ -62,12 +65,15 @@ QUANTITIES: dict[str, str] = {
 SHORT: dict[str, tuple[str, str]] = {
     "non-finite elements": ("non-finite", ""),
     "non-finite ops": ("non-finite ops", ""),
-    "gradient lost": ("lost", "share of a parameter's gradient that becomes 0"),
-    "gradient error": ("error", "‖g − fp32 g‖/‖fp32 g‖"),
-    "descent kept": ("descent", "share of fp32's"),
-    "realised fraction": ("realised", "share of the update that is meant"),
-    "largest update error": ("update error", "‖Δ − Δ meant‖/‖Δ meant‖ of one parameter"),
-    "binades gained per block": ("growth", "of amax from block to block"),
+    "gradient lost": ("gradient lost", "share of a parameter's gradient that becomes 0"),
+    "gradient error": ("gradient error", "distance from fp32's over its size, 0 is equal"),
+    "descent kept": ("descent", "how far a step lowers the loss, 1 is as far as fp32's"),
+    "realised fraction": ("update made", "share of the one meant, 1 is all of it"),
+    "largest update error": (
+        "update error",
+        "distance from the one meant over its size, 0 is equal",
+    ),
+    "binades gained per block": ("growth", "doublings from block to block, 0 is wanted"),
     "calls that raise": ("raising", "calls of the step that end it"),
     "loss scale": ("scale", ""),
     LOSS_AFTER: ("loss", "at the end"),

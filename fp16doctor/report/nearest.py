@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fp16doctor.report import wording
+from fp16doctor.schema import spelling
 from fp16doctor.schema.diagnosis import Diagnosis, FormatLimits
 from fp16doctor.schema.ranges import ModuleRanges
 
@@ -28,7 +29,7 @@ class _Seen:
 
 
 def nearest_limit(diagnosis: Diagnosis) -> str:
-    """``nearest to a limit: `fc` output, amax 8.7 at step 49, fp16 maximum 65504, headroom …``.
+    """``nearest to a limit: the output of `fc` reaches 8.7 at step 49, the fp16 maximum is …``.
 
     Steps that the scaler skipped do not count: it looks for the limit by going over it. "" where
     no magnitudes were surveyed.
@@ -42,11 +43,11 @@ def nearest_limit(diagnosis: Diagnosis) -> str:
     worst = max(seen, key=lambda s: s.amax)
     course = sorted((s for s in seen if s.ranges is worst.ranges), key=lambda s: s.step)
     role = _ROLES[worst.ranges.role.partition("[")[0]]
-    place = f"`{worst.ranges.module_path or 'root module'}` {role}"
-    against = f"{limits.name} maximum {wording.limit(limits.max)}"
+    place = spelling.module(worst.ranges.module_path or "root module", worst.ranges.module_class)
+    reach = f"the {role} of {place} reaches {wording.number(worst.amax)} at step {worst.step}"
+    against = f"the {limits.name} maximum is {wording.limit(limits.max)}"
     room = f"headroom {wording.headroom(worst.amax, limits)}"
-    amax = f"amax {wording.number(worst.amax)} at step {worst.step}"
-    return f"nearest to a limit: {place}, {amax}, {against}, {room}{_trend(course, limits)}"
+    return f"nearest to a limit: {reach}, {against} ({room}{_trend(course, limits)})"
 
 
 def narrowest(diagnosis: Diagnosis) -> FormatLimits | None:
@@ -77,6 +78,5 @@ def _trend(course: list[_Seen], limits: FormatLimits) -> str:
     between = f"from step {first.step} to step {last.step}"
     if abs(moved) < _STEADY:
         return f", steady {between}"
-    verb = "falls" if moved > 0 else "rises"
     before, after = (wording.headroom(s.amax, limits) for s in (first, last))
-    return f"; {between} it {verb} from {before} to {after}"
+    return f"; {between}: {before} to {after}"

@@ -80,7 +80,10 @@ def _more(outputs: tuple[str, str] | None) -> str:
 def _answer(page: Lines, view: ReportView) -> None:
     answer = view.answer
     page.put(answer.verdict, indent=_ANSWER_LABEL + 1, label="verdict", style=answer.mark)
-    page.put(answer.place, indent=_ANSWER_LABEL + 1, label="place")
+    if answer.details:
+        page.put(answer.details, indent=_ANSWER_LABEL + 1)
+    place = wording.joined(answer.line, answer.place)
+    page.put(place, indent=_ANSWER_LABEL + 1, label="place")
     page.put(answer.do, indent=_ANSWER_LABEL + 1, label="do")
     terminal_cures.paste(page, answer)
     if answer.confirm:
@@ -97,7 +100,7 @@ def _head(page: Lines, finding: FindingView) -> None:
 def _note(page: Lines, finding: FindingView) -> None:
     _head(page, finding)
     lines = [line.location for line in finding.lines[:1]]
-    _part(page, "where", [wording.joined(finding.where, *lines)])
+    _part(page, "where", [wording.joined(finding.where, *lines), finding.repeats])
 
 
 def _finding(page: Lines, finding: FindingView, verbose: bool) -> None:
@@ -151,12 +154,17 @@ def _part(page: Lines, label: str, texts: Iterable[str]) -> None:
 
 
 def _limits(page: Lines, view: ReportView, verbose: bool) -> None:
-    shown = view.limits if verbose else view.limits[:_LIMITS_SHOWN]
-    left = len(view.limits) - len(shown)
-    if view.limits or view.failed_checks:
+    """What was not seen; the proof line has said the first, but for its details."""
+    later = view.limits if verbose else view.limits[1 : 1 + _LIMITS_SHOWN]
+    left = 0 if verbose else max(len(view.limits) - 1 - len(later), 0)
+    if later or view.failed_checks:
         page.gap()
-    for text in (*view.failed_checks, *shown):
+    for text in view.failed_checks:
         page.put(text, indent=_PART_LABEL + 2, label="not seen")
+    for limit in later:
+        page.put(limit.text, indent=_PART_LABEL + 2, label="not seen")
+        if verbose and limit.more:
+            page.put(limit.more, indent=_PART_LABEL + 2)
     if left:
         page.put(f"and {wording.count(left)} more (-v shows them)", indent=_PART_LABEL + 2)
 

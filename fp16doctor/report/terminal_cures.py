@@ -37,7 +37,7 @@ def table(page: Lines, remedies: Sequence[RemedyView], cures: CureTable, more: s
 
     ``cures`` has their numbers, a row for each of ``remedies``.
     """
-    if not remedies:
+    if not remedies or _only_the_answer(remedies):
         return
     shown = [i for i in range(len(cures.columns)) if _tells(cures, i)]
     heads = [short_head(cures.columns[i]) for i in shown]
@@ -55,6 +55,11 @@ def table(page: Lines, remedies: Sequence[RemedyView], cures: CureTable, more: s
     for text in ("; ".join(legend), more):
         if text:
             page.put(text)
+
+
+def _only_the_answer(remedies: Sequence[RemedyView]) -> bool:
+    """One cure, named above already, of which no trial says anything."""
+    return len(remedies) == 1 and remedies[0].recommended and remedies[0].verdict == "not verified"
 
 
 def _first_column(remedies: Sequence[RemedyView]) -> list[str]:

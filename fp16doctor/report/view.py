@@ -17,8 +17,9 @@ from fp16doctor.report.cure_table import cure_table
 from fp16doctor.report.explorer import explorer
 from fp16doctor.report.finding_view import finding_view, ranked, remedy_view
 from fp16doctor.report.glossary import terms_used
-from fp16doctor.report.view_model import PictureView, ReportView
+from fp16doctor.report.view_model import LimitView, PictureView, ReportView
 from fp16doctor.schema.diagnosis import Diagnosis
+from fp16doctor.schema.recording import Caution
 
 _MULTILINE = ("change", "short", "svg")  # the fields whose line breaks are meant
 
@@ -57,12 +58,18 @@ def _raw_view(diagnosis: Diagnosis) -> ReportView:
         failed_checks=tables.failed_checks(diagnosis),
         facts=tables.facts_table(diagnosis),
         formats=tables.formats_table(diagnosis),
-        limits=tuple(f"{w.message}  [{w.slug}]" for w in diagnosis.warnings),
+        limits=tuple(map(_limit, diagnosis.warnings)),
         no_limits="nothing was left out",
         stand_ins=tables.stand_ins_table(diagnosis),
         glossary=(),
         count_line=tables.count_line(diagnosis),
     )
+
+
+def _limit(caution: Caution) -> LimitView:
+    first = wording.first_sentence(caution.message)
+    more = caution.message[len(first) :].strip(". ")
+    return LimitView(f"{first}  [{caution.slug}]", more)
 
 
 def _file_name(script: str) -> str:

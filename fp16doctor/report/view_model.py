@@ -21,11 +21,13 @@ class PasteView:
 
 @dataclass(frozen=True, slots=True)
 class AnswerView:
-    """The four lines at the top, and what the script itself showed."""
+    """The lines at the top, and what the script itself showed."""
 
     mark: str  # "error", "warning", "clear", "unknown": word and colour of the whole answer
-    verdict: str
-    place: str
+    verdict: str  # what became of the training, and why
+    details: str  # what else the run shows, "" where nothing
+    line: str  # of the script, "" where none is known
+    place: str  # what stands behind the line, or in its place
     do: str
     proof: str
     confirm: str = ""  # "" where the script was not run again
@@ -89,6 +91,7 @@ class CureTable:
     numbers: tuple[tuple[tuple[str, str], ...], ...]  # (before, after), in the order of the cures
     rows: tuple[tuple[str, ...], ...]  # the same, each as one cell
     legend: tuple[tuple[str, str], ...]  # (column, what it means and which way is good)
+    left_out: tuple[str, ...] = ()  # quantities that tell no cure from another
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,14 @@ class ExplorerView:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitView:
+    """Something that could not be observed."""
+
+    text: str  # one sentence and its slug
+    more: str  # what else there is to say of it, "" where nothing
+
+
+@dataclass(frozen=True, slots=True)
 class ReportView:
     """Everything a report shows."""
 
@@ -220,7 +231,7 @@ class ReportView:
     failed_checks: tuple[str, ...]
     facts: Table
     formats: Table
-    limits: tuple[str, ...]  # what could not be observed, one sentence each
+    limits: tuple[LimitView, ...]  # what could not be observed
     no_limits: str  # said where the list is empty
     stand_ins: Table  # pinned and opaque ops
     glossary: tuple[tuple[str, str], ...]

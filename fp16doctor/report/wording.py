@@ -17,6 +17,7 @@ NOTHING = "–"  # a table cell without a value
 REPLAYED = "replayed:"  # how the source of evidence begins that a replay gave; then its policy
 UNEXAMINED = "nothing was examined, so that no check says anything about training"
 NO_BREAK = "\u00a0"
+IN_THE_TEXT = "in the text of the script"  # of a site that no op has
 # Characters that reorder the text around them: harmless in a file name, misleading in a report.
 _REORDERING = {0x200E, 0x200F, 0x061C, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 _LIMIT_NAMES = {"max": "maximum", "min": "minimum"}
@@ -146,7 +147,7 @@ def module_name(site: OpSite) -> str:
 def where(site: OpSite, *, ranks: int = 1) -> str:
     """``step 3 · forward · decoder.layers.7.mlp.fc2 (Linear) · aten.addmm · output``."""
     if site.role == TEXT_ROLE:
-        return "in the text of the script"
+        return IN_THE_TEXT
     rank = f"rank {site.rank}" if ranks > 1 else ""
     # A call that never reached ATen has no op, and so no tensor whose role could be named.
     op = (op_name(site.op), site.role) if site.op else ()
@@ -181,6 +182,11 @@ def first_line(text: str) -> str:
     """The first line of a message, marked where more follow."""
     lines = text.strip().splitlines()
     return lines[0] + (" …" if len(lines) > 1 else "") if lines else ""
+
+
+def first_sentence(text: str) -> str:
+    """What comes before the first full stop between two words; the rest is for those who ask."""
+    return text.partition(". ")[0].rstrip(".")
 
 
 def shortened(text: str, most: int) -> str:

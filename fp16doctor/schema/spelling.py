@@ -1,4 +1,4 @@
-"""How a number is spelled: the one rule that findings and reports share.
+"""How numbers and names are spelled: the one rule that findings and reports share.
 
 Must not know sentences.
 """
@@ -6,8 +6,10 @@ Must not know sentences.
 from __future__ import annotations
 
 import math
+import re
 
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_DIGITS = {to: chr(of) for of, to in _SUPERSCRIPTS.items()}
 _EXACT = (65504.0, 65520.0)  # fp16's max and overflow threshold: always in full
 _PLAIN_POWERS = range(-3, 21)  # 0.125 … 1048576 are known better as plain numbers
 _NEAR_ONE = 5e-4  # closer to 1 than this, three digits would say 1
@@ -62,3 +64,31 @@ def tidy(text: str) -> str:
     """Return ``−1.84e5`` for ``-1.84e+05``: a true minus, a short exponent."""
     mantissa, _, exponent = text.partition("e")
     return mantissa.replace("-", "−") + (f"e{int(exponent)}" if exponent else "")
+
+
+def value(text: str) -> float | None:
+    """Return the number that ``text`` spells, None where it spells none that is finite.
+
+    >>> value("1.84e5"), value("2⁻²⁴") == 2.0**-24, value("−0.44"), value("NaN")
+    (184000.0, True, -0.44, None)
+    """
+    plain_text = text.replace("−", "-")
+    power_of_two = re.fullmatch(r"(-?)2([⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+)", plain_text)
+    if power_of_two:
+        size = math.ldexp(1.0, int(power_of_two[2].translate(_DIGITS)))
+        return -size if power_of_two[1] else size
+    try:
+        number_read = float(plain_text)
+    except ValueError:
+        return None
+    return number_read if math.isfinite(number_read) else None
+
+
+def module(path: str, of_class: str | None) -> str:
+    """Return a module's path as code; a bare number says little without its class.
+
+    >>> module("encoder.fc1", "Linear"), module("0", "Linear")
+    ('`encoder.fc1`', '`0` (Linear)')
+    """
+    bare = path.replace(".", "").isdigit() and of_class
+    return f"`{path}` ({of_class})" if bare else f"`{path}`"

@@ -100,6 +100,16 @@ class Fidelity:
 
 
 @dataclass(frozen=True, slots=True)
+class ShorterUpdate:
+    """What a share of a step's update does to the loss of the step's own batch, in fp32."""
+
+    ratio: float  # ‖update‖ / ‖weights‖ over all parameters that it moved
+    before: float  # loss of the batch in front of the update, loss scale divided out
+    share: float | None = None  # largest of the tried ones that lowers it; None: none of them
+    after: float | None = None  # the loss with that share
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayTrace:
     """One examined step."""
 
@@ -121,5 +131,6 @@ class ReplayTrace:
     poisons: tuple[Poison, ...] = ()  # in tape order
     layers: tuple[LayerGain, ...] = ()  # of the first step, in order of use
     loss_after_update: float | None = None  # of the same batch, in the reference, loss scale divided out; taken where the next loss jumps
+    shorter: ShorterUpdate | None = None  # taken where the next loss jumps
     update_site: OpSite | None = None  # first op of the last optimizer step
     seconds: float = 0.0

@@ -50,6 +50,8 @@ def test_the_update_in_front_of_the_jump_is_replayed_and_named(dtype: torch.dtyp
     assert finding.site.step == LOOSE
     assert finding.site.source is not None
     assert finding.site.source.text == "scaler.step(optimizer)"
+    assert "1/1000 of it" in finding.cause or "1/100 of it" in finding.cause
+    assert "-fold or more" in finding.advice
     if finding.severity is Severity.ERROR:
         assert diagnosis.recommendation.status is RecommendationStatus.NOT_PRECISION
         verified = [

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from fp16doctor.report.html import render_html
 from fp16doctor.report.layout import Lines, aligned, cells, wrapped
 from fp16doctor.report.terminal import render_terminal
 from fp16doctor.report.view import build_view
@@ -109,9 +110,9 @@ def test_joint_cures_are_pasted_each_under_its_name(treated: Diagnosis) -> None:
 
 def test_cures_are_a_table_under_the_numbers_of_the_run(treated: Diagnosis) -> None:
     table = shown(treated).partition("cures tried")[2].splitlines()
-    assert table[0].split() == ["non-finite", "error", "descent", "loss"]
-    assert table[1].split() == ["as", "run", "2.12e5", "–", "–", "–"]
-    assert table[2].split()[:5] == ["verified", "0", "0.00137", "0.999", "5.0188"]
+    assert table[0].split() == ["non-finite", "loss"]
+    assert table[1].split() == ["as", "run", "2.12e5", "–"]
+    assert table[2].split()[:3] == ["verified", "0", "5.0188"]
     assert table[2].endswith("recommended: as above")
     assert re.fullmatch(r"refuted +a loss scale from 1 to 2\^24: none helps", table[4])
     assert re.fullmatch(r"not verified +edit the script: it needs an edit", table[5])
@@ -120,16 +121,32 @@ def test_cures_are_a_table_under_the_numbers_of_the_run(treated: Diagnosis) -> N
 def test_a_cure_that_nobody_tried_is_advised_not_recommended(treated: Diagnosis) -> None:
     (edit,) = treated.prescriptions[-1:]
     chosen = replace(treated.recommendation, prescriptions=(0,))
-    text = shown(replace(treated, prescriptions=(edit,), recommendation=chosen))
+    text = shown(replace(treated, prescriptions=(edit, edit), recommendation=chosen))
     assert re.search(r"^not verified +advised: as above$", text, flags=re.M)
     assert "cures tried" not in text
     assert "recommended" not in text
+    alone = shown(replace(treated, prescriptions=(edit,), recommendation=chosen))
+    assert "as above" not in alone  # a table of one row that says no more than the answer
 
 
 def test_the_legend_explains_the_columns_that_are_there(treated: Diagnosis) -> None:
-    text = shown(treated)
-    assert "error: ‖g − fp32 g‖/‖fp32 g‖; descent: share of fp32's; loss: after 10 steps" in text
+    first, *others = treated.prescriptions
+    off = {**first.verification.after, "gradient error": 0.23, "descent kept": 0.9}
+    proof = replace(first.verification, after=off)
+    judged = replace(treated, prescriptions=(replace(first, verification=proof), *others))
+    text = " ".join(shown(judged).split())
+    assert (
+        "gradient error: distance from fp32's over its size, 0 is equal; descent: how far a step "
+        "lowers the loss, 1 is as far as fp32's; loss: after 10 steps"
+    ) in text
     assert "lost:" not in text  # nothing was lost anywhere: no column
+
+
+def test_numbers_that_are_as_good_as_they_get_are_no_column(treated: Diagnosis) -> None:
+    assert "gradient error" not in shown(treated)
+    cures = build_view(treated).cures
+    assert {"gradient error", "descent kept"} <= set(cures.left_out)
+    assert '<p class="soft">gradient error: – → 0.00137</p>' in render_html(treated)
 
 
 def test_updates_are_a_column_where_a_cure_is_judged_by_them(treated: Diagnosis) -> None:
@@ -139,11 +156,11 @@ def test_updates_are_a_column_where_a_cure_is_judged_by_them(treated: Diagnosis)
     proof = replace(first.verification, before=before, after=after)
     judged = replace(treated, prescriptions=(replace(first, verification=proof), *others))
     table = shown(judged).partition("cures tried")[2].splitlines()
-    assert "realised  update error" in table[0]
-    assert " 0         1 " in table[1]
-    assert " 1         0.0021 " in table[2]
+    assert "update made  update error" in table[0]
+    assert re.search(r" 0 +1 ", table[1])
+    assert re.search(r" 1 +0.0021 ", table[2])
     text = " ".join(shown(judged).split())
-    assert "realised: share of the update that is meant; update error: ‖Δ − Δ meant‖" in text
+    assert "update made: share of the one meant, 1 is all of it; update error: distance" in text
     assert {"realised fraction", "largest update error"} <= set(build_view(judged).cures.columns)
 
 

@@ -119,18 +119,42 @@ def test_silent_underflow_counts_what_became_zero(healthy: Diagnosis, overflow: 
     lost = Evidence(
         "elements of `a.weight` that became zero", 9.0, "replayed:fp64", count=9, total=12
     )
-    verdict = top(silent(healthy, overflow, Fault.UNDERFLOW, lost)).verdict
+    details = top(silent(healthy, overflow, Fault.UNDERFLOW, lost)).details
     assert (
         f"9 of 12 (75{NB}%) gradient elements of `a.weight` became zero, "
         "zeros that belong there excluded"
-    ) in verdict
-    assert verdict.endswith("the loss went from 2.3141 to 0.8641")
+    ) in details
+    assert details.endswith("the loss went from 2.3141 to 0.8641")
 
 
-def test_lost_updates_say_how_far_the_loss_came(healthy: Diagnosis, overflow: Diagnosis) -> None:
+def test_lost_updates_say_that_weights_and_loss_stand(
+    healthy: Diagnosis, overflow: Diagnosis
+) -> None:
     flat = tuple(replace(s, loss=2.3) for s in healthy.steps)
-    lost = replace(silent(healthy, overflow, Fault.LOST_UPDATE), steps=flat)
-    assert top(lost).verdict == "it is lost (forward, step 0); the loss went from 2.3 to 2.3"
+    of_one = Evidence("unchanged elements over 9 steps", 2.0, "recorded", format="bf16", count=2,
+                      total=9)  # fmt: skip
+    of_all = replace(of_one, quantity="unchanged elements of 5 parameters over 9 steps", count=9)
+    lost = silent(healthy, overflow, Fault.LOST_UPDATE, of_one, of_all)
+    finding = replace(lost.findings[0], reaches=("parameters",))
+    said = top(replace(lost, steps=flat, findings=(finding,)))
+    assert said.verdict == (
+        "the bf16 weights do not change in 9 replayed steps and the loss does not fall "
+        "(2.3 → 2.3 over 30 steps): it is lost"
+    )
+    assert said.details == ""
+    some = replace(finding, evidence=(of_one,))
+    verdict = top(replace(lost, steps=flat, findings=(some,))).verdict
+    assert verdict.startswith(f"2 of 9 (22.2{NB}%) elements of the bf16 weights do not change in")
+
+
+def test_a_silent_fault_says_what_is_wrong(healthy: Diagnosis, overflow: Diagnosis) -> None:
+    off = Evidence("gradients error", 1.0, "replayed:fp64")
+    finding = replace(silent(healthy, overflow, Fault.OVERFLOW, off).findings[0], reaches=())
+    said = top(replace(healthy, findings=(finding,)))
+    assert said.verdict == (
+        f"the gradients are finite and wrong (100{NB}% off the fp64 replay): it is lost"
+    )
+    assert said.details == "the loss stays finite, it went from 2.3141 to 0.8641"
 
 
 def test_a_healthy_run_names_its_nearest_limit(healthy: Diagnosis, overflow: Diagnosis) -> None:
@@ -144,8 +168,9 @@ def test_a_healthy_run_names_its_nearest_limit(healthy: Diagnosis, overflow: Dia
     first = (replace(healthy.steps[0], skipped=True), *healthy.steps[1:])
     place = top(replace(healthy, steps=first, ranges=(small, weight, seen))).place
     assert (
-        "nearest to a limit: `blocks.2.ffn.wo` output, amax 4096 at step 9, fp16 maximum 65504, "
-        f"headroom 4.0{NB}bits; from step 5 to step 9 it falls from 6.0{NB}bits to 4.0{NB}bits"
+        "nearest to a limit: the output of `blocks.2.ffn.wo` reaches 4096 at step 9, the fp16 "
+        f"maximum is 65504 (headroom 4.0{NB}bits; from step 5 to step 9: 6.0{NB}bits to "
+        f"4.0{NB}bits)"
     ) in place
     assert "headroom" in head(replace(healthy, ranges=(small,)))
 
@@ -157,20 +182,20 @@ def test_a_steady_headroom_is_called_so(healthy: Diagnosis, overflow: Diagnosis)
 
 
 def test_skips_of_a_settling_scale_are_explained(hand_made: HandMade) -> None:
-    verdict = top(hand_made["healthy-with-warm-up"]()).verdict
+    details = top(hand_made["healthy-with-warm-up"]()).details
     assert (
         "2 of 30 optimizer steps were skipped (steps 0 and 1) while the loss scale settled from "
         "65536 to 16384: it starts high and is halved until the gradients fit"
-    ) in verdict
+    ) in details
 
 
 def test_skips_up_to_the_end_are_not_explained_away(hand_made: HandMade) -> None:
     base = hand_made["healthy-with-warm-up"]()
     late = StepInfo(29, 2.3, 8192.0, True, True, 700, 40, 4096.0)
-    verdict = top(replace(base, steps=(*base.steps[:-1], late), findings=())).verdict
-    assert "settled" not in verdict
-    assert "3 of 30 optimizer steps were skipped" in verdict
-    assert "the loss scale fell from 65536 to 4096" in verdict
+    details = top(replace(base, steps=(*base.steps[:-1], late), findings=())).details
+    assert "settled" not in details
+    assert "3 of 30 optimizer steps were skipped" in details
+    assert "the loss scale fell from 65536 to 4096" in details
 
 
 def test_skips_before_a_nan_that_nothing_explains_are_not_explained_away(
@@ -178,9 +203,9 @@ def test_skips_before_a_nan_that_nothing_explains_are_not_explained_away(
 ) -> None:
     base = hand_made["healthy-with-warm-up"]()
     steps = (*base.steps[:-1], replace(base.steps[-1], loss=math.nan))
-    verdict = top(replace(base, steps=steps, findings=())).verdict
-    assert "no check names a cause" in verdict
-    assert "settled" not in verdict
+    said = top(replace(base, steps=steps, findings=()))
+    assert "no check names a cause" in said.verdict
+    assert "settled" not in said.details
 
 
 def test_a_nan_loss_gets_no_nearest_limit(hand_made: HandMade, overflow: Diagnosis) -> None:

@@ -59,7 +59,7 @@ def _what(cause: Cause) -> str:
         what = f"a value of {number(size)} is cast to {event.format} in {subject(event.site)}"
         return f"{what}, above {maximum(event.format)}"
     source = " converted from integers" if event.integer_operand else ""
-    return f"{subject(event.site)} output{source} {reach} {maximum(event.format)}"
+    return f"the output of {subject(event.site)}{source} {reach} {maximum(event.format)}"
 
 
 def _is_cast(event: Event) -> bool:

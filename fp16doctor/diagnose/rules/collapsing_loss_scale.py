@@ -2,7 +2,8 @@
 
 What it checks:
     Whether a run with a GradScaler ends in three or more skipped attempts, skips more than half of
-    ten or more attempts beyond a settled warm-up, or lets the scale fall below 1.
+    ten or more attempts beyond a settled warm-up, or lets the scale fall below 1. A warning where
+    most steps are taken and the last ones are not all skipped, else an error.
 
 Why it matters:
     A skipped step leaves the weights as they are. A few skips at the start find the scale; skips
@@ -79,7 +80,7 @@ def _finding(seen: Observations, attempts: Attempts, reason: str) -> Finding:
     return Finding(
         code="FD401",
         name="collapsing-loss-scale",
-        severity=Severity.ERROR,
+        severity=_severity(attempts, taken),
         fault=Fault.LOSS_SCALE,
         what=(
             f"the loss scale goes{fell}: "
@@ -91,6 +92,16 @@ def _finding(seen: Observations, attempts: Attempts, reason: str) -> Finding:
         reaches=() if event is None else event.reaches,
         advice=_advice(site),
     )
+
+
+def _severity(attempts: Attempts, taken: int) -> Severity:
+    """An error where training stopped, or was stopped more often than not.
+
+    Where most steps are taken and the last ones are not all skipped, training goes on at a lower
+    scale: near to harm, and none yet.
+    """
+    goes_on = trailing_skips(attempts) < LOST_ATTEMPTS and 2 * taken > len(attempts)
+    return Severity.WARNING if goes_on else Severity.ERROR
 
 
 def _cause(site: OpSite | None) -> str:

@@ -4,7 +4,8 @@ What it checks:
     The first step whose loss is more than a hundred times the median of those before, where no
     later one comes back. The step in front of it is replayed in fp32, optimizer included: its
     gradient and updated weights are the same there, and with them the loss of its *own* batch has
-    risen as well, so that it is not the next batch that is off.
+    risen as well, so that it is not the next batch that is off. Tenths, hundredths and so on of the
+    update are tried on that batch: the first that lowers its loss says how far off the rate is.
 
 Why it matters:
     What overflows afterwards overflows because the weights are far off. A loss scale, a keep-list
@@ -35,7 +36,7 @@ from fp16doctor.diagnose.usage_words import line_of
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.recording import StepInfo
-from fp16doctor.schema.trace import ReplayTrace
+from fp16doctor.schema.trace import ReplayTrace, ShorterUpdate
 from fp16doctor.schema.usage import UsageKind
 
 # Uses of the scaler or the optimizer that make another update than the script means to.
@@ -104,18 +105,50 @@ def _finding(jump: _Jump, site: OpSite, *, error: bool) -> Finding:
             f"{number(100 * sink_error(jump.update, 'parameters'))} %; the loss of step "
             f"{jump.behind.step} is {number(jump.reference)} there, and that of step {site.step}'s "
             f"own batch {number(jump.again)}: no format, loss scale or keep-list changes it."
+            f"{_shorter(jump.update.shorter)}"
         ),
         site=site,
         evidence=(
             Evidence("loss", jump.loss, "recorded"),
             Evidence("loss", jump.reference, f"replayed:{jump.update.reference}"),
+            *_size(jump.update.shorter),
         ),
         reaches=("loss", "parameters"),
         advice=(
-            f"lower the learning rate of step {site.step}{line_of(site)}, warm it up more slowly, "
-            "or clip the gradients"
+            f"lower the learning rate of step {site.step}{line_of(site)}"
+            f"{_by(jump.update.shorter)}, warm it up more slowly, or clip the gradients"
         ),
     )
+
+
+def _shorter(tried: ShorterUpdate | None) -> str:
+    """What a part of the update would have done."""
+    if tried is None:
+        return ""
+    size = f" The update is {number(100 * tried.ratio)} % of the size of the weights"
+    if tried.share is None or tried.after is None:
+        return f"{size}; no tried share of it lowers the loss of its own batch."
+    return (
+        f"{size}; {_part(tried.share)} of it, as of a learning rate as much lower, takes the loss "
+        f"of its own batch from {number(tried.before)} to {number(tried.after)} in fp32."
+    )
+
+
+def _part(share: float) -> str:
+    return f"1/{round(1 / share)}"
+
+
+def _by(tried: ShorterUpdate | None) -> str:
+    return "" if tried is None or tried.share is None else f" {round(1 / tried.share)}-fold or more"
+
+
+def _size(tried: ShorterUpdate | None) -> Iterator[Evidence]:
+    if tried is None:
+        return
+    yield Evidence("update over weights, ‖Δw‖/‖w‖,", tried.ratio, "replayed:fp32")
+    if tried.share is not None and tried.after is not None:
+        name = f"loss of the same batch with {_part(tried.share)} of the update"
+        yield Evidence(name, tried.after, "replayed:fp32", tried.before, "before the update")
 
 
 def _jump(seen: Observations) -> _Jump | None:

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from fp16doctor.diagnose.depth import Chain, chains
 from fp16doctor.diagnose.gains import growing_runs
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import number
+from fp16doctor.diagnose.sentences import maximum, number
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.trace import Event, EventKind
@@ -72,7 +72,7 @@ def _finding(chain: Chain, event: Event | None) -> Finding:
         severity=Severity.NOTE if event is None else Severity.ERROR,
         fault=Fault.INITIALIZATION,
         what=(
-            f"activations grow {number(2**chain.growth)}-fold a block, from amax "
+            f"activations grow {number(2**chain.growth)}-fold a block, from "
             f"{number(chain.amax[0])} behind `{first.module_path}` to {number(chain.amax[-1])} "
             f"behind `{last.module_path}`{_overflows(event)}"
         ),
@@ -96,7 +96,7 @@ def _finding(chain: Chain, event: Event | None) -> Finding:
 def _overflows(event: Event | None) -> str:
     if event is None:
         return ""
-    return f", and overflow {event.format} in `{event.site.module_path}`"
+    return f", and pass {maximum(event.format)} in `{event.site.module_path}`"
 
 
 def _site(chain: Chain, event: Event | None) -> OpSite:

@@ -26,12 +26,15 @@ from collections.abc import Iterator
 
 from fp16doctor.diagnose.causes import Cause, Words, as_finding, causes
 from fp16doctor.diagnose.domain_words import domain_advice
-from fp16doctor.diagnose.families import base_op
+from fp16doctor.diagnose.families import DIVISIONS, LOGARITHMS, base_op
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import born, fate, number, op_in, place
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite, Phase
 
+# Ops whose operands alone make the result not finite: a constant may be what does it in others.
+_OF_THEIR_OPERANDS = DIVISIONS | LOGARITHMS | {"sqrt", "acos", "asin", "atanh"}
+_MOST_VALUES = 2  # operands of an op that one clause has room for
 _BATCHED = frozenset({Phase.FORWARD, Phase.LOSS, Phase.BACKWARD})
 
 
@@ -52,8 +55,11 @@ def _batch_element(site: OpSite) -> str:
 
 def _what(cause: Cause) -> str:
     site = cause.event.site
+    values = [number(run) for _, run, _ in cause.event.operands]
+    tells = base_op(site.op) in _OF_THEIR_OPERANDS and 0 < len(values) <= _MOST_VALUES
+    of = f", given {' and '.join(values)}," if tells else ""
     return (
-        f"{op_in(site)} is {born(cause)}{_batch_element(site)}, "
+        f"{op_in(site)}{of} is {born(cause)}{_batch_element(site)}, "
         f"in the {cause.trace.reference} replay as well"
     )
 

@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import counted, number, place
+from fp16doctor.diagnose.sentences import counted, place
 from fp16doctor.diagnose.shares import has_stopped, is_accumulator, stays_behind
-from fp16doctor.diagnose.update_words import movement, spacing, standing, stopped
+from fp16doctor.diagnose.update_words import arrives, movement, spacing, standing, stopped
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.precision import UpdateLoss
 
@@ -52,7 +52,7 @@ def _finding(lost: list[UpdateLoss], group: list[UpdateLoss]) -> Finding:
     worst = max(lost, key=lambda u: (stays_behind(u), u.total))
     late = not stays_behind(worst)
     beside = counted(len(group), f"{worst.format} tensor")
-    hardly = f"hardly follow: the largest realises {number(worst.realised)} of its updates"
+    hardly = f"lose their updates: of those of the largest {arrives(worst)}"
     return Finding(
         code="FD302",
         name="lost-state-updates",

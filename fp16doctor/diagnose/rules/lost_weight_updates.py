@@ -28,10 +28,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import counted, number, place
+from fp16doctor.diagnose.sentences import counted, place
 from fp16doctor.diagnose.shares import is_accumulator, stays_behind
-from fp16doctor.diagnose.update_words import movement, spacing
-from fp16doctor.schema.finding import Fault, Finding, Severity
+from fp16doctor.diagnose.update_words import arrives, movement, swallowed
+from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.precision import UpdateLoss
 
 _ERROR_SHARE = 0.1  # of all elements of 16-bit parameters
@@ -55,13 +55,14 @@ def _finding(lost: list[UpdateLoss], weights: list[UpdateLoss]) -> Finding:
         severity=Severity.ERROR if share >= _ERROR_SHARE else Severity.WARNING,
         fault=Fault.LOST_UPDATE,
         what=(
-            f"{len(lost)} of {counted(len(weights), f'{worst.format} parameter')} hardly move: "
-            f"`{worst.name}` realises {number(worst.realised)} of its updates"
+            f"{len(lost)} of {counted(len(weights), f'{worst.format} parameter')} lose their "
+            f"updates: {swallowed(worst)}"
         ),
-        cause=f"{spacing(worst)} The weights are stored in {worst.format} and "
-        f"{place(worst.site)} adds to them in place; no wider copy takes the update.",
+        cause=f"Of the updates of `{worst.name}` {arrives(worst)}. The weights are stored in "
+        f"{worst.format} and {place(worst.site)} adds to them in place; no wider copy takes the "
+        "update.",
         site=worst.site,
-        evidence=movement(worst),
+        evidence=(*movement(worst), *_standing(weights, worst)),
         consequences=len(lost) - 1,
         reaches=("parameters",),
         advice=(
@@ -69,3 +70,15 @@ def _finding(lost: list[UpdateLoss], weights: list[UpdateLoss]) -> Finding:
             f"fp32 master weights; a larger learning rate moves more of the {worst.format} weights"
         ),
     )
+
+
+def _standing(weights: list[UpdateLoss], worst: UpdateLoss) -> tuple[Evidence, ...]:
+    """Elements of all parameters in the format that should move and do not."""
+    if len(weights) < 2:
+        return ()
+    unchanged, meant = sum(u.unchanged for u in weights), sum(u.should_move for u in weights)
+    over = f"unchanged elements of {len(weights)} parameters over {worst.steps} steps"
+    return (
+        Evidence(over, float(unchanged), "recorded", format=worst.format, count=unchanged,
+                 total=meant),
+    )  # fmt: skip

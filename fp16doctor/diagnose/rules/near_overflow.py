@@ -9,7 +9,7 @@ Why it matters:
     the weights to come.
 
 Example:
-    step 300: `blocks.7.ffn` output reaches 4.1e4
+    step 300: the output of `blocks.7.ffn` reaches 4.1e4
 
 Remedy:
     None is needed yet. Should it grow: keep the module in fp32, or train in bf16.
@@ -29,6 +29,7 @@ from fp16doctor.diagnose.sentences import maximum, number
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import OpSite, Phase
 from fp16doctor.schema.ranges import ModuleRanges
+from fp16doctor.schema.spelling import module
 
 _HEADROOM = 1.0  # bits
 
@@ -51,13 +52,13 @@ def _is_near(ranges: ModuleRanges) -> bool:
 
 def _finding(nearest: ModuleRanges, count: int) -> Finding:
     top = limits("fp16").max
-    name = nearest.module_path or nearest.module_class
+    name = module(nearest.module_path or nearest.module_class, nearest.module_class)
     return Finding(
         code="FD105",
         name="near-overflow",
         severity=Severity.NOTE,
         fault=Fault.OVERFLOW,
-        what=f"`{name}` output reaches {number(nearest.amax)}, near {maximum('fp16')}",
+        what=f"the output of {name} reaches {number(nearest.amax)}, near {maximum('fp16')}",
         cause=(
             f"{number(log2(top / nearest.amax))} bits of headroom are left; {count} outputs have "
             f"less than one.{_trend(nearest)}"

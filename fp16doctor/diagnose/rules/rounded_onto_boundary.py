@@ -67,18 +67,18 @@ def _what(cause: Cause) -> str:
     event, moved = cause.event, _moved(cause.event)
     name = f"{op_in(event.site)} is {born(cause)}"
     if moved is None:
-        return f"{name} because of a value rounded onto its pole"
+        return f"{name}: a value was rounded to where the op has no finite result"
     as_run, reference = moved
     if _is_upstream(event):
-        return f"{name}{_of(event)}: {_change_upstream(cause, as_run, reference)}"
+        return f"{_change_upstream(cause, as_run, reference)}, so that {name}{_of(event)}"
     if is_outside(event.site.op, reference):
         replayed = f"{number(reference)} in the {cause.trace.reference} replay"
-        return f"{name}: {replayed} is outside its domain too"
+        return f"{name}, given a value outside its domain: {replayed}"
     if _is_one_rounding(event, as_run, reference):
-        return f"{name}: {number(reference)} is {number(as_run)} in {event.format}"
+        return f"{number(reference)} is {number(as_run)} in {event.format}, so that {name}"
     return (
-        f"{name}: a value that is {number(reference)} in the {cause.trace.reference} replay became "
-        f"{number(as_run)}"
+        f"a value that is {number(reference)} in the {cause.trace.reference} replay became "
+        f"{number(as_run)}, so that {name}"
     )
 
 

@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fp16doctor.diagnose.rule import Observations, rule
-from fp16doctor.diagnose.sentences import counted, number, place
+from fp16doctor.diagnose.sentences import counted, place
 from fp16doctor.diagnose.shares import ACCUMULATED, has_stopped, is_accumulator
-from fp16doctor.diagnose.update_words import movement, spacing
+from fp16doctor.diagnose.update_words import arrives, movement, spacing
 from fp16doctor.schema.finding import Fault, Finding, Severity
 from fp16doctor.schema.precision import UpdateLoss
 
@@ -53,8 +53,8 @@ def _finding(behind: list[UpdateLoss], sums: list[UpdateLoss]) -> Finding:
         severity=Severity.ERROR,
         fault=Fault.LOST_UPDATE,
         what=(
-            f"{len(behind)} of {counted(len(sums), f'{worst.format} accumulator')} fall behind: "
-            f"{number(worst.realised)} of what is added over {worst.n_writes} writes arrives"
+            f"{len(behind)} of {counted(len(sums), f'{worst.format} sum')} lose what is added to "
+            f"them: over {worst.n_writes} additions a step {arrives(worst)}"
         ),
         cause=f"{spacing(worst)} {place(worst.site)} adds to the tensor {worst.n_writes} times a "
         "step; the larger the sum, the less of each addend is left.",

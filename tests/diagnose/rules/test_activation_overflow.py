@@ -12,7 +12,9 @@ SILENT = observed(trace(event(op="aten.sum.default")), steps=plain(3))
 
 def test_names_the_module_the_value_and_the_limit() -> None:
     (finding,) = activation_overflow(FIRING)
-    assert finding.what == ("`blocks.2.ffn.wo` output reaches 1.84e5, above the fp16 maximum 65504")
+    assert finding.what == (
+        "the output of `blocks.2.ffn.wo` reaches 1.84e5, above the fp16 maximum 65504"
+    )
     assert finding.fault is Fault.OVERFLOW
     assert finding.severity is Severity.ERROR
     assert finding.advice == ("keep `blocks.2.ffn.wo` in fp32, or train in bf16 (maximum 3.39e38)")

@@ -10,7 +10,7 @@ from fp16doctor.diagnose.rules.diverged_training import diverged_training
 from fp16doctor.schema.finding import Severity
 from fp16doctor.schema.location import Phase
 from fp16doctor.schema.recording import StepInfo
-from fp16doctor.schema.trace import Event, ReplayTrace
+from fp16doctor.schema.trace import Event, ReplayTrace, ShorterUpdate
 from fp16doctor.schema.usage import UsageFact, UsageKind
 
 STEP = site("aten.add_.Tensor", 90, step=5, phase=Phase.OPTIMIZER)
@@ -55,6 +55,28 @@ def test_the_update_is_named_and_what_overflows_afterwards_is_folded() -> None:
         (4e6, "recorded"),
         (4e6, "replayed:fp32"),
     ]
+
+
+def test_how_far_off_the_rate_is_has_a_number() -> None:
+    tried = ShorterUpdate(ratio=4.8, before=16.0, share=0.01, after=15.5)
+    (finding,) = diverged_training(
+        run(*CALM, 4e6, 5e6, 4e6, update=replace(good_update(), shorter=tried))
+    )
+    assert finding.advice.startswith("lower the learning rate of step 5 at `train.py:40` 100-fold")
+    assert finding.cause.endswith(
+        " The update is 480 % of the size of the weights; 1/100 of it, as of a learning rate as "
+        "much lower, takes the loss of its own batch from 16 to 15.5 in fp32."
+    )
+    assert [(e.measured, e.limit) for e in finding.evidence[2:]] == [(4.8, None), (15.5, 16.0)]
+
+
+def test_without_a_share_that_helps_no_factor_is_named() -> None:
+    tried = ShorterUpdate(ratio=4.8, before=16.0)
+    (finding,) = diverged_training(
+        run(*CALM, 4e6, 5e6, 4e6, update=replace(good_update(), shorter=tried))
+    )
+    assert "fold" not in finding.advice
+    assert "no tried share of it lowers the loss" in finding.cause
 
 
 def test_one_batch_with_a_large_loss_is_no_divergence() -> None:

@@ -19,9 +19,7 @@ SILENT = seen_ranges(*(output(f"body.{i}", 3.0 + 0.1 * i) for i in range(12)))
 def test_growth_that_overflows_is_an_error_of_the_initialisation() -> None:
     (finding,) = growing_residual_stream(FIRING)
     assert (finding.fault, finding.severity) == (Fault.INITIALIZATION, Severity.ERROR)
-    assert (
-        "grow 2-fold a block, from amax 1 behind `body.0` to 2048 behind `body.11`" in finding.what
-    )
+    assert "grow 2-fold a block, from 1 behind `body.0` to 2048 behind `body.11`" in finding.what
     assert finding.site is not None
     assert finding.site.module_path == "body.9.conv"
 
@@ -50,7 +48,7 @@ def test_blocks_behind_an_overflow_say_nothing_of_the_growth() -> None:
 
     after = tuple(cut_off(i) for i in range(12, 40))
     (finding,) = growing_residual_stream(seen_ranges(*GROWING, *after))
-    assert "from amax 1 behind `body.0` to 2048 behind `body.11`" in finding.what
+    assert "from 1 behind `body.0` to 2048 behind `body.11`" in finding.what
     assert not list(growing_residual_stream(seen_ranges(*after)))
 
 

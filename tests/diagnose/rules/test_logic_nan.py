@@ -19,7 +19,8 @@ SILENT = observed(trace(event(EventKind.INTENDED, op="aten.masked_fill.Scalar", 
 def test_names_op_line_and_batch_element_and_rules_precision_out() -> None:
     (finding,) = logic_nan(FIRING)
     assert finding.what == (
-        "`div` in `blocks.2.ffn.wo` is NaN at batch element 5, in the fp32 replay as well"
+        "`div` in `blocks.2.ffn.wo`, given 0 and 0, is NaN at batch element 5, in the fp32 replay "
+        "as well"
     )
     assert "at `train.py:40`" in finding.cause
     assert "no dtype, loss scale or keep-list changes it" in finding.cause

@@ -14,7 +14,7 @@ SILENT = seen_updates(update(1.0, role="state"), update(0.0, role="parameter"))
 def test_one_finding_for_one_line() -> None:
     (finding,) = lost_state_updates(FIRING)
     assert finding.fault is Fault.LOST_UPDATE
-    assert "2 of 2 bf16 tensors beside the weights hardly follow" in finding.what
+    assert "2 of 2 bf16 tensors beside the weights lose their updates" in finding.what
 
 
 def test_accumulators_belong_to_another_rule() -> None:

@@ -13,10 +13,14 @@ SILENT = seen_updates(update(1.01, unchanged=380), update(0.93))
 def test_says_how_much_of_the_update_arrives() -> None:
     (finding,) = lost_weight_updates(FIRING)
     assert (finding.fault, finding.severity) == (Fault.LOST_UPDATE, Severity.ERROR)
-    assert "1 of 2 bf16 parameters hardly move: `norm.weight` realises 0" in finding.what
-    assert "bf16 swallows updates below 2⁻⁹ of the value" in finding.cause
+    assert "1 of 2 bf16 parameters lose their updates: " in finding.what
+    assert finding.what.endswith("bf16 swallows what is below 2⁻⁹ of it")
+    assert "Of the updates of `norm.weight` 0 % arrives." in finding.cause
     assert finding.evidence[1].count == 300
     assert finding.evidence[1].total == 384
+    of_all = finding.evidence[-1]
+    assert of_all.quantity == "unchanged elements of 2 parameters over 6 steps"
+    assert (of_all.count, of_all.total) == (600, 768)
 
 
 def test_a_single_examined_step_proves_nothing() -> None:

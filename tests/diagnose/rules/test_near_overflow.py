@@ -12,7 +12,7 @@ SILENT = seen_ranges(output("ffn", 2.0e4), output("gone", 4.1e4, n_nonfinite=1))
 def test_names_the_nearest_output_and_its_trend() -> None:
     (finding,) = near_overflow(FIRING)
     assert finding.severity is Severity.NOTE
-    assert "`ffn` output reaches 4.1e4, near the fp16 maximum 65504" in finding.what
+    assert "the output of `ffn` reaches 4.1e4, near the fp16 maximum 65504" in finding.what
     assert "It moves by 10.4 binades per 1000 steps." in finding.cause  # log2(2.05) in 100 steps
 
 

@@ -27,7 +27,7 @@ SILENT = observed(
 
 def test_log_of_a_flushed_probability() -> None:
     (finding,) = rounded_onto_boundary(FIRING)
-    assert finding.what == "`log` in `blocks.2.ffn.wo` is −inf: 1e-8 is 0 in fp16"
+    assert finding.what == "1e-8 is 0 in fp16, so that `log` in `blocks.2.ffn.wo` is −inf"
     assert finding.fault is Fault.NAN_BIRTH
     assert "smallest non-zero magnitude is 2⁻²⁴" in finding.cause
     assert finding.advice == "use `torch.log_softmax` or `F.cross_entropy` on the logits"
@@ -37,7 +37,8 @@ def test_a_value_that_the_format_holds_became_zero_by_the_roundings_before_it() 
     log = boundary("aten.log.default", "aten.sub.Tensor", ("self", 0.0, 1e-3))
     (finding,) = rounded_onto_boundary(observed(trace(log)))
     assert finding.what == (
-        "`log` in `blocks.2.ffn.wo` is −inf: a value that is 0.001 in the fp32 replay became 0"
+        "a value that is 0.001 in the fp32 replay became 0, so that `log` in `blocks.2.ffn.wo` "
+        "is −inf"
     )
     assert finding.cause.startswith(
         "The fp32 replay has 0.001, which fp16 holds; roundings in `aten.sub.Tensor` in "
@@ -83,8 +84,8 @@ def test_a_value_upstream_is_not_told_as_the_operand() -> None:
     )  # fmt: skip
     (finding,) = rounded_onto_boundary(observed(trace(root)))
     assert finding.what == (
-        "`sqrt` in `blocks.2.ffn.wo` is NaN at −0.002: what `cos` in `blocks.2.ffn.wo` gave is −1, "
-        "in the fp32 replay −0.995"
+        "what `cos` in `blocks.2.ffn.wo` gave is −1, in the fp32 replay −0.995, so that `sqrt` in "
+        "`blocks.2.ffn.wo` is NaN at −0.002"
     )
     assert finding.evidence[0].quantity == "value upstream"
 
@@ -95,5 +96,7 @@ def test_a_value_that_no_rounding_brought_out_of_the_domain() -> None:
         operands=(("input[0]", -1.0, -0.995),),
     )  # fmt: skip
     (finding,) = rounded_onto_boundary(observed(trace(root)))
-    assert finding.what.endswith("is NaN: −0.995 in the fp32 replay is outside its domain too")
+    assert finding.what.endswith(
+        "is NaN, given a value outside its domain: −0.995 in the fp32 replay"
+    )
     assert "both lie outside the domain of `sqrt`" in finding.cause

@@ -11,7 +11,7 @@ SILENT = seen_updates(update(0.99, role="state", n_writes=256, bias=0.01), updat
 
 def test_says_how_many_writes_a_step_makes() -> None:
     (finding,) = swamped_accumulation(FIRING)
-    assert "0.6 of what is added over 256 writes arrives" in finding.what
+    assert "over 256 additions a step 60 % arrives" in finding.what
 
 
 @pytest.mark.parametrize("writes", [1, 4])
