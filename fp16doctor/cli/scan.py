@@ -218,6 +218,11 @@ def _refuse_launcher(command: tuple[str, ...], *, is_module: bool) -> None:
             " the Python it is installed for: leave it out, `fp16doctor scan train.py`",
             "no-such-script",
         )
+    if not is_module and name == "-":
+        raise UsageError(
+            "- reads no script from standard input; name /dev/stdin, or a file that holds it",
+            "no-such-script",
+        )
     alone = not is_module and not os.path.exists(name) and name in _LAUNCHER_COMMANDS
     if alone or (is_module and name in _LAUNCHERS):
         raise UsageError(

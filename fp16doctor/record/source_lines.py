@@ -126,7 +126,8 @@ class SourceLines:
         full = os.path.realpath(path)
         roots = (root for root in (self._root, *self._sites) if full.startswith(root))
         root = next(roots, "")
-        short = full[len(root) :] if root else path
+        outside = full if os.pardir in path.split(os.sep) else path
+        short = full[len(root) :] if root else outside
         self._paths[short] = path
         return short
 
