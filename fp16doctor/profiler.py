@@ -5,12 +5,11 @@ Must not know how steps are recorded or examined (``pipeline``), nor what a repo
 
 from __future__ import annotations
 
-import fnmatch
 import html
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -20,9 +19,11 @@ from torch import nn
 
 from fp16doctor.errors import Fp16DoctorError, UsageError
 from fp16doctor.pipeline import ScanOptions, Session
+from fp16doctor.record import profile_arguments as arguments
 from fp16doctor.record.script import outcome_of
 from fp16doctor.record.step_plan import StepPlan
 from fp16doctor.record.survey_plan import EVERY_FULL, SurveyPlan
+from fp16doctor.report.in_short import counted_steps, told_in_short
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Severity
 
@@ -60,13 +61,16 @@ class profile:  # named like torch.profiler's, which is used the same way
     Every step is surveyed: the largest magnitude, inf and NaN of each module's outputs, of the
     gradients with respect to them and of the parameters' gradients. The first steps and every
     ``every``-th get full statistics (parameters and their gradients at most every tenth). A few
-    steps are taped op by op and examined: the first three, every ``10 * every``-th, and the one
-    after a step with something new that is not finite.
+    steps are taped op by op and examined: the first three, every ``10 * every``-th, the ones after
+    a step whose values come near their format's maximum, and the one after a step with something
+    new that is not finite. ``every_step=True`` tapes them all, as ``fp16doctor scan`` does.
 
     Args:
         model: its modules are named as in its ``state_dict``, and only they are surveyed. Without
             it every module that is called counts.
-        optimizer: checked for being one; every optimizer's steps are seen by themselves.
+        optimizer: checked for being one, or a list of them; every optimizer's steps are seen by
+            themselves.
+        every_step: tape every step, several times slower, so that a fault is met wherever it is.
         every: period of full statistics, in steps.
         schedule: in place of ``every``, a function from step to action like that of
             ``torch.profiler.schedule``: NONE (nothing), WARMUP (screen), RECORD (full statistics),
@@ -84,27 +88,29 @@ class profile:  # named like torch.profiler's, which is used the same way
     def __init__(
         self,
         model: nn.Module | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
         *,
+        every_step: bool = False,
         every: int = EVERY_FULL,
         schedule: Schedule | None = None,
         modules: str | Iterable[str] | None = None,
         on_trouble: OnTrouble = "record",
         output: str | os.PathLike[str] | None = None,
     ) -> None:
-        _check("model", model, model is None or isinstance(model, nn.Module), "a torch.nn.Module")
-        known = optimizer is None or hasattr(optimizer, "param_groups")
-        _check("optimizer", optimizer, known, "a torch.optim.Optimizer")
+        arguments.check_model(model, optimizer)
+        arguments.check_optimizer(optimizer)
+        check = arguments.check
         positive = isinstance(every, int) and not isinstance(every, bool) and every > 0
-        _check("every", every, positive, "a positive number of steps")
-        _check("schedule", schedule, schedule is None or callable(schedule), "a function of a step")
-        words = ("record", "report", "raise")
-        known = callable(on_trouble) or on_trouble in words
-        _check("on_trouble", on_trouble, known, f"a function or one of {words}")
+        check("every", every, positive, "a positive number of steps")
+        check("schedule", schedule, schedule is None or callable(schedule), "a function of a step")
+        arguments.check_every_step(every_step, schedule)
+        known = callable(on_trouble) or on_trouble in arguments.ON_TROUBLE
+        check("on_trouble", on_trouble, known, f"a function or one of {arguments.ON_TROUBLE}")
         self._model, self._on_trouble = model, on_trouble
         self._output = None if output is None else Path(output).absolute()
-        self._plan = StepPlan(every, schedule)
-        self._wanted = _wanted(model, modules)
+        arguments.check_output(self._output)
+        self._plan = StepPlan(every, schedule, every_step=every_step)
+        self._wanted = arguments.wanted_modules(model, modules)
         self._session: Session | None = None
         self._diagnosis: Diagnosis | None = None
         self._failure: Exception | None = None
@@ -204,8 +210,25 @@ class profile:  # named like torch.profiler's, which is used the same way
             self.diagnosis, color=False, width=width, outputs=None, verbose=False
         )
 
-    def _repr_html_(self) -> str:
-        """Return the page in a frame, for notebooks."""
+    def __repr__(self) -> str:
+        """Say in one line how far it is, without examining anything."""
+        model = "every model" if self._model is None else type(self._model).__name__
+        return f"<fp16doctor.profile of {model}: {self._state()}>"
+
+    def _state(self) -> str:
+        if self._session is None:
+            return "not entered"
+        steps = counted_steps(self._session.steps)
+        if self._failure is not None:
+            return f"{steps}; fp16doctor itself failed: {type(self._failure).__name__}"
+        if self._diagnosis is None:
+            return f"watching, {steps} so far"
+        return f"{steps}; {told_in_short(self._diagnosis)}"
+
+    def _repr_html_(self) -> str | None:
+        """Return the page in a frame, for notebooks; None where nothing was watched."""
+        if self._session is None or self._failure is not None:
+            return None
         from fp16doctor.report.html import render_html
 
         page = html.escape(render_html(self.diagnosis), quote=True)
@@ -242,28 +265,6 @@ class profile:  # named like torch.profiler's, which is used the same way
     def _write(self, diagnosis: Diagnosis) -> None:
         if self._output is not None:
             _write(self._output, diagnosis)
-
-
-def _check(name: str, value: object, good: bool, expected: str) -> None:
-    if not good:
-        raise UsageError(
-            f"fp16doctor.profile was given {name}={value!r:.80}; it must be {expected}",
-            "bad-argument",
-        )
-
-
-def _wanted(
-    model: nn.Module | None, patterns: str | Iterable[str] | None
-) -> Callable[[str, nn.Module], bool]:
-    """Return which modules are surveyed; asked once a module."""
-    globs = [patterns] if isinstance(patterns, str) else None if patterns is None else [*patterns]
-
-    def wanted(path: str, module: nn.Module) -> bool:
-        if model is not None and not any(m is module for m in model.modules()):
-            return False
-        return globs is None or any(fnmatch.fnmatchcase(path, g) for g in globs)
-
-    return wanted
 
 
 def _write(path: Path, diagnosis: Diagnosis) -> Path:

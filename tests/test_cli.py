@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,10 @@ def test_help_names_the_commands_and_loads_nothing_heavy(tmp_path: Path) -> None
 def test_version(tmp_path: Path) -> None:
     import fp16doctor
 
-    assert doctor(tmp_path, "--version").stdout == f"fp16doctor {fp16doctor.__version__}\n"
+    own, torch = fp16doctor.__version__, version("torch")
+    python_ = ".".join(map(str, sys.version_info[:3]))
+    shown = doctor(tmp_path, "--version").stdout
+    assert shown == f"fp16doctor {own} (torch {torch}, Python {python_})\n"
 
 
 def test_shell_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 
 from fp16doctor.cli import statuses
+from fp16doctor.cli.file_kinds import Kind, refuse_other
+from fp16doctor.cli.help_text import epilog
 from fp16doctor.cli.voice import Voice
 
 _FILE = click.Path(path_type=Path)
@@ -17,7 +19,14 @@ _FILE = click.Path(path_type=Path)
 
 @click.command(
     "compare",
-    epilog=statuses.ALL,
+    short_help="Say what changed from one diagnosis to another.",
+    epilog=epilog(
+        ("fp16doctor compare before.json after.json", ""),
+        (
+            "fp16doctor compare --fail-on error before.json after.json",
+            "status 3 where an error appeared",
+        ),
+    ),
 )
 @click.argument("before", metavar="BEFORE.json", type=_FILE)
 @click.argument("after", metavar="AFTER.json", type=_FILE)
@@ -35,6 +44,7 @@ def compare(before: Path, after: Path, fail_on: str, verbose: bool) -> int:
 
     for path in (before, after):
         statuses.require_file(path, "a JSON that scan wrote")
+        refuse_other(path, "a JSON that scan wrote", Kind.DIAGNOSIS, Kind.JSON)
     older, newer = load(before), load(after)
     found = compared(older, newer)
     click.echo(render_comparison(found, verbose=verbose), nl=False)

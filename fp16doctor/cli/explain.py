@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fp16doctor.cli import completion, statuses
+from fp16doctor.cli import completion
+from fp16doctor.cli.help_text import epilog
 
 if TYPE_CHECKING:
     from fp16doctor.diagnose.rule import Rule
     from fp16doctor.diagnose.script_rule import ScriptRule
 
 
-@click.command("explain", epilog=statuses.ALL)
+@click.command(
+    "explain",
+    short_help="Explain a check by its code; without one, list them all.",
+    epilog=epilog(
+        ("fp16doctor explain FD101", ""),
+        ("fp16doctor explain activation-overflow", ""),
+        ("fp16doctor explain", "all checks"),
+    ),
+)
 @click.argument("code", required=False, shell_complete=completion.codes)
 def explain(code: str | None) -> None:
     """Explain the check CODE (FD101 or its name); without CODE, list all checks."""

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fp16doctor.cli import statuses
+from fp16doctor.cli.file_kinds import Kind, refuse_other
+from fp16doctor.cli.help_text import epilog
 
 if TYPE_CHECKING:
     from fp16doctor.schema.script_finding import ScriptFinding, UnreadScript
@@ -23,7 +25,12 @@ _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 @click.command(
     "lint",
-    epilog=f"{statuses.ALL}\n\nA file that could not be read has not passed --fail-on either.",
+    short_help="Find mistakes in scripts by reading them; runs nothing.",
+    epilog=epilog(
+        ("fp16doctor lint train.py", ""),
+        ("fp16doctor lint --format github --fail-on error src", "in CI, a folder"),
+        after="A file that could not be read has not passed --fail-on either.",
+    ),
 )
 @click.option(
     "--format",
@@ -62,6 +69,7 @@ def _files(paths: tuple[Path, ...]) -> Iterator[Path]:
         if path.is_dir():
             yield from _below(path)
         elif path.exists():
+            refuse_other(path, "a Python script", Kind.SCRIPT)
             yield path
         else:
             raise UsageError(

@@ -5,16 +5,20 @@ Must not know what a subcommand does: each is loaded by name from its own file w
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import NoReturn
 
 import click
 
 from fp16doctor import __version__
 from fp16doctor.cli import statuses
+from fp16doctor.cli.file_kinds import Kind, kind_of, remedy_for
 from fp16doctor.cli.voice import describe_fault
 from fp16doctor.errors import Fp16DoctorError
 
@@ -46,9 +50,36 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and args[0].endswith(".py"):
-            ctx.fail(f"No such command {args[0]!r}. To run a script: fp16doctor scan {args[0]}")
+        if args and args[0] not in (*_COMMANDS, *_HIDDEN):
+            ctx.fail(f"No such command {args[0]!r}. {_instead(args)}")
         return super().resolve_command(ctx, args)
+
+
+def _instead(args: list[str]) -> str:
+    """What was probably meant: a command for the file that was named, or a name alike."""
+    name = args[0]
+    kind = kind_of(name)
+    if name.endswith(".py"):
+        return f"Did you mean: fp16doctor scan {shlex.join(args)}"
+    if kind is not Kind.OTHER and (remedy := remedy_for(kind, name)):
+        return f"{name!r} is {kind.value}: {remedy}"
+    alike = difflib.get_close_matches(name, _COMMANDS, 1)
+    if alike:
+        return f"Did you mean: fp16doctor {shlex.join([alike[0], *args[1:]])}"
+    return f"The commands are: {', '.join(_COMMANDS)}"
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    """Print the versions that a bug report needs; torch is found, not imported."""
+    if not asked or ctx.resilient_parsing:
+        return
+    try:
+        beside = f"torch {version('torch')}"
+    except PackageNotFoundError:
+        beside = "torch is not installed"
+    python = ".".join(map(str, sys.version_info[:3]))
+    click.echo(f"fp16doctor {__version__} ({beside}, Python {python})")
+    ctx.exit()
 
 
 @click.group(
@@ -56,7 +87,14 @@ class _LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=f"{statuses.ALL}\n\n{statuses.OF_SCRIPT}\n\n{_COMPLETION}",
 )
-@click.version_option(__version__, prog_name="fp16doctor", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the versions of fp16doctor, torch and Python.",
+)
 def fp16doctor() -> None:
     """Find the op that made a mixed-precision PyTorch training run go to inf or NaN.
 

@@ -10,11 +10,22 @@ from pathlib import Path
 import click
 
 from fp16doctor.cli import statuses
+from fp16doctor.cli.file_kinds import Kind, refuse_other
+from fp16doctor.cli.help_text import epilog
 from fp16doctor.cli.outputs import Output, named
 from fp16doctor.schema.what_if import DTYPES, REFERENCES, Question, WhatIf
 
 
-@click.command("replay", epilog=statuses.ALL)
+@click.command(
+    "replay",
+    short_help="Replay a kept step in other formats, on any machine.",
+    epilog=epilog(
+        ("fp16doctor scan --save-bundle step.fp16doctor train.py", "keep a step"),
+        ("fp16doctor replay step.fp16doctor", "as it ran"),
+        ("fp16doctor replay --dtype bf16 step.fp16doctor", "in bf16"),
+        ("fp16doctor replay --keep module:encoder.norm step.fp16doctor", "with one module in fp32"),
+    ),
+)
 @click.argument("bundle", metavar="BUNDLE", type=click.Path(path_type=Path))
 @click.option(
     "--dtype",
@@ -64,7 +75,9 @@ def replay(
     from fp16doctor.record.bundle import read_bundle
     from fp16doctor.report.what_if import render_what_if
 
-    statuses.require_file(bundle, "a file that scan --save-bundle wrote")
+    what = "a file that scan --save-bundle wrote"
+    statuses.require_file(bundle, what)
+    refuse_other(bundle, what, Kind.BUNDLE)
     output = None if document is None else named(document)
     if document is not None and output is not None:
         keep_source(str(bundle), document)

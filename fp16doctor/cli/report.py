@@ -10,12 +10,21 @@ from pathlib import Path
 import click
 
 from fp16doctor.cli import statuses
+from fp16doctor.cli.file_kinds import Kind, refuse_other
 from fp16doctor.cli.formats import format_option, stdout_taken, written
+from fp16doctor.cli.help_text import epilog
 from fp16doctor.cli.outputs import Output, named
 from fp16doctor.cli.voice import Voice
 
 
-@click.command("report", epilog=statuses.ALL)
+@click.command(
+    "report",
+    short_help="Show a saved diagnosis again: as text, and as a page.",
+    epilog=epilog(
+        ("fp16doctor report fp16doctor-train.json", "the text, and the page beside it"),
+        ("fp16doctor report -v fp16doctor-train.json", "with all evidence and every cure"),
+    ),
+)
 @click.argument("diagnosis", metavar="DIAGNOSIS.json", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -60,6 +69,7 @@ def _target(diagnosis: Path, output: str | None) -> Output:
     from fp16doctor.errors import UsageError
 
     statuses.require_file(diagnosis, "a JSON that scan wrote")
+    refuse_other(diagnosis, "a JSON that scan wrote", Kind.DIAGNOSIS, Kind.JSON)
     target = named(output or str(diagnosis.with_suffix(".html")))
     if target.path is not None and Path(target.path).resolve() == diagnosis.resolve():
         message = f"the page would overwrite '{diagnosis}' itself; name another file with -o"

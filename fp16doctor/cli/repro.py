@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fp16doctor.cli import statuses
+from fp16doctor.cli.file_kinds import Kind, refuse_other
+from fp16doctor.cli.help_text import epilog
 from fp16doctor.cli.outputs import named
 from fp16doctor.errors import UsageError
 
@@ -25,7 +27,14 @@ _MOST_SECONDS = 120
 _BESIDE = ".safetensors"  # tensors that do not fit into the script
 
 
-@click.command("repro", epilog=statuses.ALL)
+@click.command(
+    "repro",
+    short_help="Write a short script, torch alone, that shows the fault.",
+    epilog=epilog(
+        ("fp16doctor repro step.fp16doctor -o short.py", "of a step that was kept"),
+        ("fp16doctor repro fp16doctor-train.json", "of a scan; it may run the script again"),
+    ),
+)
 @click.argument("source", metavar="BUNDLE|DIAGNOSIS", type=click.Path(path_type=Path))
 @click.option(
     "-o",
@@ -51,7 +60,9 @@ def repro(source: Path, output: str | None, no_run: bool) -> None:
     """
     from fp16doctor.pipeline.repro import excerpt_of
 
-    statuses.require_file(source, "a file that scan --save-bundle or scan --json wrote")
+    what = "a file that scan --save-bundle or scan --json wrote"
+    statuses.require_file(source, what)
+    refuse_other(source, what, Kind.BUNDLE, Kind.DIAGNOSIS, Kind.JSON)
     target = Path(output or f"repro-{source.stem.removeprefix('fp16doctor-')}.py")
     if output != "-":
         _check_place(target, source)

@@ -5,18 +5,45 @@ Must not know the order of things during a scan (``scanning``).
 
 from __future__ import annotations
 
+import os
+import re
+from types import MappingProxyType
+
 import click
 
 from fp16doctor.cli import completion, statuses
+from fp16doctor.cli.file_kinds import Kind, refuse_other
 from fp16doctor.cli.formats import format_option, stdout_taken
+from fp16doctor.cli.help_text import GroupedCommand, epilog
 from fp16doctor.errors import UsageError
+
+
+class _Scan(GroupedCommand):
+    groups = MappingProxyType(
+        {
+            "What is run": ("-m", "--steps", "--device", "--compiled"),
+            "Cures": ("--budget", "--tolerance", "--confirm"),
+            "Files": ("--output", "--json", "--save-bundle", "--no-source"),
+            "What is told": ("--format", "--lint", "--fail-on"),
+            "On the terminal": ("--progress", "--quiet", "--verbose", "--help"),
+        }
+    )
 
 
 # Options stop at the first positional, so that all that follows the script is the script's own.
 @click.command(
+    cls=_Scan,
+    short_help="Run a training script and find where its numbers go wrong.",
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS]",
-    epilog=f"{statuses.ALL}\n\n{statuses.OF_SCRIPT}",
+    epilog=epilog(
+        ("fp16doctor scan train.py --lr 3e-4", "--lr belongs to the script"),
+        ("fp16doctor scan --steps 20 train.py", "stop after 20 optimizer steps"),
+        ("fp16doctor scan -m package.train", "a module, as python -m runs it"),
+        ("fp16doctor scan --confirm train.py", "then once more, with the cure"),
+        ("fp16doctor scan --fail-on error train.py", "in CI: status 3 where an error is found"),
+        after=statuses.OF_SCRIPT,
+    ),
 )
 @click.option("-m", "is_module", is_flag=True, help="Run a module, as python -m does.")
 @click.option(
@@ -37,7 +64,7 @@ from fp16doctor.errors import UsageError
     "--steps",
     type=int,
     metavar="N",
-    help="Stop the script after N optimizer attempts.  [default: its own end]",
+    help="Stop the script after N optimizer steps, skipped ones included.  [default: its own end]",
 )
 @click.option(
     "--budget",
@@ -135,6 +162,8 @@ def scan(
 
     SCRIPT is run as Python would run it, with ARGS. The report is written when it ends, however
     it ends.
+
+    Options stand in front of SCRIPT; all that stands behind it goes to the script.
     """
     from fp16doctor.cli.outputs import choose, choose_bundle, for_rank
     from fp16doctor.cli.request import Request
@@ -145,6 +174,8 @@ def scan(
 
     _check(command, steps, quiet=quiet, verbose=verbose)
     _refuse_launcher(command, is_module=is_module)
+    if not is_module:
+        refuse_other(command[0], "a Python script", Kind.SCRIPT)
     page, json_file = choose(output, document, _stem(command[0], is_module=is_module))
     bundle = choose_bundle(save_bundle, page, json_file)
     rank, ranks = launched_as()
@@ -170,17 +201,32 @@ def scan(
     voice = Voice(
         quiet=quiet or rank > 0, verbose=verbose, progress=progress and not rank, speaker=speaker
     )
-    return run_scan(request, voice)
+    return run_scan(request, voice, click.get_current_context().command.params)
 
 
+_PYTHON = re.compile(r"python[\d.]*(?:\.exe)?")
 # Modules that start the script in processes of their own.
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_LAUNCHER_COMMANDS = ("torchrun", "accelerate", "deepspeed")
 
 
 def _refuse_launcher(command: tuple[str, ...], *, is_module: bool) -> None:
-    if is_module and command[0] in _LAUNCHERS:
+    name = command[0]
+    if not is_module and not os.path.exists(name) and _PYTHON.fullmatch(os.path.basename(name)):
         raise UsageError(
-            f"{command[0]} starts the script in other processes, which a scan does not see; put"
+            f"{name!r} was named in place of a script; fp16doctor runs the script by itself, with"
+            " the Python it is installed for: leave it out, `fp16doctor scan train.py`",
+            "no-such-script",
+        )
+    if not is_module and name == "-":
+        raise UsageError(
+            "- reads no script from standard input; name /dev/stdin, or a file that holds it",
+            "no-such-script",
+        )
+    alone = not is_module and not os.path.exists(name) and name in _LAUNCHER_COMMANDS
+    if alone or (is_module and name in _LAUNCHERS):
+        raise UsageError(
+            f"{name} starts the script in other processes, which a scan does not see; put"
             " fp16doctor behind it: `torchrun --nproc-per-node N -m fp16doctor scan train.py`",
             "launcher",
         )

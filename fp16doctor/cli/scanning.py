@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +15,7 @@ from fp16doctor.cli import statuses
 from fp16doctor.cli.bundles import KeptBundle
 from fp16doctor.cli.headline import Headline
 from fp16doctor.cli.import_path import import_path
+from fp16doctor.cli.misplaced import misplaced, reads_command_line
 from fp16doctor.cli.outputs import Output
 from fp16doctor.cli.request import Request
 from fp16doctor.cli.saves import warn_of_saves
@@ -26,6 +27,8 @@ from fp16doctor.record.start import Start, scan_start, start_of
 from fp16doctor.schema.recording import Outcome
 
 if TYPE_CHECKING:
+    from click import Parameter
+
     from fp16doctor.pipeline import Session
     from fp16doctor.schema.diagnosis import Diagnosis
 
@@ -36,8 +39,13 @@ def _start_of(request: Request) -> Start:
     return start_of(request.target, request.steps, request.device, compiled=request.compiled)
 
 
-def run_scan(request: Request, voice: Voice) -> int:
+def run_scan(request: Request, voice: Voice, options: Sequence[Parameter] = ()) -> int:
     """Run the script under observation and report.
+
+    Args:
+        request: what is run, and where the answer goes.
+        voice: of fp16doctor itself.
+        options: of the command, for a hint on those that went to the script.
 
     Returns:
         The exit status: the script's own if it is not 0, else 130 (Ctrl-C while examining),
@@ -53,7 +61,11 @@ def run_scan(request: Request, voice: Voice) -> int:
     prepared = prepare(request.target)
     if request.steps is not None:
         warn_of_saves(prepared, request.steps, voice)
-    return scan.run(prepared)
+    hint = misplaced(prepared, options)
+    if hint and not reads_command_line(prepared):
+        voice.say(f"fp16doctor: {hint}")
+        hint = ""
+    return scan.run(prepared, hint)
 
 
 class _Scan:
@@ -70,8 +82,11 @@ class _Scan:
         self._headline = Headline(voice)
         self._kept = KeptBundle(request.bundle)
 
-    def run(self, prepared: PreparedScript) -> int:
-        """Everything from the start of the script to the exit status."""
+    def run(self, prepared: PreparedScript, hint: str = "") -> int:
+        """Everything from the start of the script to the exit status.
+
+        ``hint`` is said where the script refuses its arguments.
+        """
         progress = self._voice.progress
         session = self._session(prepared)
         progress.script_runs = True
@@ -89,6 +104,8 @@ class _Scan:
         progress.clear()
         _flush_stdout()
         status = show_exception(run)
+        if hint and status == statuses.USAGE and isinstance(run.exception, SystemExit):
+            self._voice.say(f"fp16doctor: {hint}")
         if diagnosis is not None and self._start is not None:
             diagnosis = self._confirm(diagnosis, self._start)
             written = self._write(diagnosis)

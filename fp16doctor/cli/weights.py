@@ -10,9 +10,18 @@ from pathlib import Path
 import click
 
 from fp16doctor.cli import statuses
+from fp16doctor.cli.file_kinds import Kind, refuse_other
+from fp16doctor.cli.help_text import epilog
 
 
-@click.command("weights", epilog=statuses.ALL)
+@click.command(
+    "weights",
+    short_help="Show what tensors of a checkpoint lose in fp16 or bf16.",
+    epilog=epilog(
+        ("fp16doctor weights model.safetensors", ""),
+        ("fp16doctor weights --to fp16 --fail-on error model.pt", "in CI, for one format"),
+    ),
+)
 @click.option(
     "--to",
     "to",
@@ -38,7 +47,9 @@ def weights(to: tuple[str, ...], every: bool, as_json: bool, fail_on: str, check
     from fp16doctor.record.checkpoint import read_checkpoint
     from fp16doctor.report.weights_page import weights_json, weights_text
 
-    statuses.require_path(checkpoint, "a checkpoint of torch.save or safetensors")
+    what = "a checkpoint of torch.save or safetensors"
+    statuses.require_path(checkpoint, what)
+    refuse_other(checkpoint, what, Kind.CHECKPOINT, Kind.INDEX, Kind.BUNDLE)
     found = read_checkpoint(checkpoint, to or ("fp16", "bf16"))
     if as_json:
         click.echo(weights_json(found), nl=False)

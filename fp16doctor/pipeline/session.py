@@ -23,10 +23,11 @@ from fp16doctor.pipeline.bundling import BundleKeeper
 from fp16doctor.pipeline.context import contexts_of
 from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
-from fp16doctor.pipeline.options import ScanOptions, Trouble
+from fp16doctor.pipeline.options import ScanOptions
 from fp16doctor.pipeline.own_lines import ScriptText, script_text
 from fp16doctor.pipeline.own_terms import OwnScript, in_own_terms
 from fp16doctor.pipeline.progress import Progress
+from fp16doctor.pipeline.step_trouble import signs_of, trouble_of
 from fp16doctor.pipeline.trials import Trials
 from fp16doctor.prescribe.acceptance import CRITERIA
 from fp16doctor.prescribe.bench import Bench
@@ -38,6 +39,7 @@ from fp16doctor.record.roll import Roll
 from fp16doctor.record.script import StopScript
 from fp16doctor.record.simulation import Simulation
 from fp16doctor.record.source_lines import SourceLines
+from fp16doctor.record.step_plan import FOUND_INF
 from fp16doctor.schema.bundle import Bundle
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Severity
@@ -114,6 +116,11 @@ class Session:
         with self.originals, self._recorder.quiet():
             return self._diagnosis(Outcome(OutcomeKind.FINISHED), final=False)
 
+    @property
+    def steps(self) -> int:
+        """Steps closed so far."""
+        return len(self._recorder.book.steps)
+
     def step_ends(self) -> None:
         """The script says that its step is over."""
         self._recorder.step_ends()
@@ -142,18 +149,8 @@ class Session:
             self._options.before_step()
 
     def _wants_tape(self, step: int) -> bool:
-        wants = self._options.wants_tape
-        return wants is None or wants(step, self._trouble(step - 1))
-
-    def _trouble(self, step: int) -> Trouble:
-        """Return what the survey and the scaler saw go wrong in a closed step."""
-        recorder = self._recorder
-        last = recorder.survey.last
-        trouble = set(last.nonfinite) if last.step == step else set()
-        info = recorder.book.steps[-1] if recorder.book.steps else None
-        if info is not None and info.step == step and (info.found_inf or info.skipped):
-            trouble.add(("", "found_inf"))
-        return frozenset(trouble)
+        wants, seen = self._options.wants_tape, self._recorder
+        return wants is None or wants(step, trouble_of(seen, step - 1) | signs_of(seen, step - 1))
 
     def _on_tape(self, recorder: Recorder, roll: Roll) -> None:
         with self.originals:
@@ -179,15 +176,15 @@ class Session:
     def _hurt(self, recorder: Recorder) -> bool:
         """Tell whether non-finite gradients reached an update in a step that was not taped."""
         last = recorder.survey.last
-        trouble = self._trouble(last.step)
+        trouble = trouble_of(recorder, last.step)
         hurt = [path for path, role in last.nonfinite if role.endswith(".grad")]
-        if not hurt or ("", "found_inf") in trouble or not recorder.steps.attempted:
+        if not hurt or FOUND_INF in trouble or not recorder.steps.attempted:
             return False
         recorder.caution(
             "trouble-not-taped",
             f"step {last.step}, which was not taped: the gradients of {len(hurt)} parameters were "
             f"inf or NaN when the optimizer took them, the first in {hurt[0] or 'the root'!r}; "
-            "tape every step, `schedule=lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE`"
+            "tape every step, `with fp16doctor.profile(model, optimizer, every_step=True) as prof:`"
             ", or run the script under `fp16doctor scan`",
         )
         return True

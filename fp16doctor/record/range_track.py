@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from fp16doctor.record.binades import merge
+from fp16doctor.record.foresight import nears_limit
 from fp16doctor.schema.ranges import Extreme, ModuleRanges, RangeStats
 
 
@@ -43,6 +44,8 @@ class Track:
     n_nonfinite: int = 0
     first_nonfinite: int | None = None
     extremes: list[Extreme] = field(default_factory=list)
+    before: float = 0.0  # the largest of the step that was closed last
+    limit: float = math.inf  # the largest value of its format, once it was screened
 
     def screened(self, magnitude: float) -> None:
         """Take the largest magnitude of one more tensor of the open step, inf or NaN included."""
@@ -56,6 +59,15 @@ class Track:
         self.largest = max(self.largest, stats.amax)
         self.bad = self.bad or bool(stats.n_inf or stats.n_nan)
         self.stats = stats if self.stats is None else merge(self.stats, stats)
+
+    def nearing(self, loss_scale: float) -> bool:
+        """Whether the open step's values grow towards their format's maximum.
+
+        A gradient that holds a loss scale is the scaler's own affair.
+        """
+        if loss_scale != 1.0 and (self.scaled or self.role.endswith(".grad")):
+            return False
+        return nears_limit(self.largest, self.before, self.limit)
 
     def close(self, step: int, loss_scale: float, *, keep: bool = False) -> bool:
         """Book the open step; True if it had an inf or a NaN.
@@ -78,7 +90,7 @@ class Track:
             if self.samples and self.samples[-1].step == step:  # a step in two parts
                 new = _join([self.samples.pop(), new])
             self.samples.append(new)
-        bad = self.bad
+        bad, self.before = self.bad, self.largest
         self.forget()
         return bad
 

@@ -22,6 +22,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 
 INTERNAL, LIBRARY, USER = 0, 1, 2
+STRING = 3  # code given to ``exec``: whose it is depends on the frame
 
 LineKey = tuple[CodeType, int]
 
@@ -51,9 +52,9 @@ class SourceLines:
                 kind = self._learn(code.co_filename)
             if kind:
                 here = (code, frame.f_lineno)
-                if kind == USER:
+                if kind == USER or (kind == STRING and self._is_users_string(frame)):
                     return (here, None) if source is None else (source, here)
-                if source is None:
+                if source is None and kind != STRING:
                     source = here
             frame = frame.f_back
         return source, None
@@ -72,6 +73,8 @@ class SourceLines:
             kind = self._kinds.get(path)
             if kind is None:
                 kind = self._learn(path)
+            if kind == STRING and not self._is_users_string(frame):
+                kind = INTERNAL
             if kind and source is None:
                 source = (frame.f_code, frame.f_lineno)
             frame = frame.f_back
@@ -83,7 +86,17 @@ class SourceLines:
 
     def is_users(self, key: LineKey) -> bool:
         """The line is the user's own, not a library's."""
-        return self._kinds.get(key[0].co_filename) == USER
+        return self._kinds.get(key[0].co_filename) in (USER, STRING)
+
+    def _is_users_string(self, frame: FrameType) -> bool:
+        """Tell code that the user gave to ``exec`` from what a library generates.
+
+        Methods that ``dataclasses`` and ``collections`` write have names with double underscores.
+        """
+        if frame.f_code.co_name.startswith("__"):
+            return False
+        file = frame.f_globals.get("__file__")
+        return file is None or (isinstance(file, str) and self._kind(file) == USER)
 
     def is_below_root(self, path: str) -> bool:
         """The file is the user's own and lies below the folder of the script."""
@@ -113,7 +126,8 @@ class SourceLines:
         full = os.path.realpath(path)
         roots = (root for root in (self._root, *self._sites) if full.startswith(root))
         root = next(roots, "")
-        short = full[len(root) :] if root else path
+        outside = full if os.pardir in path.split(os.sep) else path
+        short = full[len(root) :] if root else outside
         self._paths[short] = path
         return short
 
@@ -132,7 +146,9 @@ class SourceLines:
         return SourceContext(line.file, line.line, first, tuple(t.rstrip() for t in shown))
 
     def _kind(self, path: str) -> int:
-        if path.startswith("<"):  # "<frozen …>", "<string>": no line a reader could open
+        if path == "<string>":
+            return STRING
+        if path.startswith("<"):  # "<frozen …>": no line a reader could open
             return USER if path in ("<stdin>",) or path.startswith("<ipython") else INTERNAL
         full = os.path.realpath(path)
         if full.startswith((_PACKAGE, _TORCH)) or path.startswith((_PACKAGE, _TORCH)):

@@ -16,6 +16,8 @@ from fp16doctor.record.survey_plan import sampled
 FIRST_TAPED = 3  # the first steps are taped
 TAPES_AFTER_FULL = 10  # so many rounds of full statistics make one taped step
 MOST_TROUBLE_TAPES = 12  # steps taped because the scaler skipped the one before
+MOST_NEARING_TAPES = 20  # steps taped because the values of the one before came near their limit
+FOUND_INF, NEARING = ("", "found_inf"), ("", "nearing")  # troubles of no module
 
 
 class Action(IntEnum):
@@ -30,11 +32,14 @@ class Action(IntEnum):
 class StepPlan:
     """Answers for each step; asked once, in order."""
 
-    def __init__(self, every: int, schedule: Callable[[int], Any] | None) -> None:
-        self._every, self._schedule = every, schedule
+    def __init__(
+        self, every: int, schedule: Callable[[int], Any] | None, *, every_step: bool = False
+    ) -> None:
+        self._every, self._schedule, self._every_step = every, schedule, every_step
         self._actions: dict[int, Action] = {}
         self._known: set[tuple[str, str]] = set()
         self._skips = 0
+        self._nearing = 0
 
     def look(self, step: int) -> Look:
         """Return how closely a step is surveyed."""
@@ -46,15 +51,20 @@ class StepPlan:
         An inf that a module returns in every step (a mask) is followed once only.
         """
         action = self._action(step)
-        return action is Action.RECORD_AND_SAVE or (
-            self._is_new(trouble) and action is not Action.NONE
-        )
+        if self._every_step or action is Action.RECORD_AND_SAVE:
+            return True
+        worth = [self._is_new(trouble), self._comes_near(trouble)]  # both count
+        return any(worth) and action is not Action.NONE
+
+    def _comes_near(self, trouble: frozenset[tuple[str, str]]) -> bool:
+        self._nearing += NEARING in trouble
+        return NEARING in trouble and self._nearing <= MOST_NEARING_TAPES
 
     def _is_new(self, trouble: frozenset[tuple[str, str]]) -> bool:
-        places = {t for t in trouble if t[0] or t[1] != "found_inf"}
+        places = trouble - {FOUND_INF, NEARING}
         fresh = places - self._known
         self._known |= places
-        if len(places) == len(trouble):
+        if FOUND_INF not in trouble:
             return bool(fresh)
         self._skips += 1
         return self._skips <= MOST_TROUBLE_TAPES

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from fp16doctor.record import own
+from fp16doctor.record.foresight import limit_of
 from fp16doctor.record.module_paths import ModulePaths
 from fp16doctor.record.range_hooks import Found, Look, RangeHooks
 from fp16doctor.record.range_stage import Staged
@@ -37,6 +38,7 @@ class StepSurvey:
 
     step: int
     nonfinite: tuple[tuple[str, str], ...] = ()  # (module path, role), in order of arrival
+    nearing: bool = False  # values of a module grow towards their format's maximum
 
 
 class Survey:
@@ -109,11 +111,12 @@ class Survey:
         for (tracks, found), values in zip(self._pending, vectors, strict=True):
             _measured(tracks, found.finish(values))
         keep = self._goes_wrong(step)
+        nearing = any(t.nearing(loss_scale) for t in self._open)
         nonfinite = [(t.path, t.role) for t in self._open if t.close(step, loss_scale, keep=keep)]
         most = min(MOST_SAMPLES, max(ALL_SAMPLES // max(len(self._tracks), 1), 2))
         for track in self._open:
             track.thin(most)
-        self.last = StepSurvey(step, tuple(nonfinite))
+        self.last = StepSurvey(step, tuple(nonfinite), nearing)
         self._reset()
 
     def drop(self) -> None:
@@ -207,6 +210,8 @@ class Survey:
                 found.tell(track.measured)
         else:
             key = (found.low.device, found.low.dtype)
+            for track in tracks:
+                track.limit = limit_of(found.low.dtype)
             self._screens.setdefault(key, Screens()).add(tracks, found)
 
     # -- parameters ------------------------------------------------------------------------------

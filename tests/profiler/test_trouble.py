@@ -77,12 +77,11 @@ def test_trouble_is_told_rather_than_a_note() -> None:
         unscaled_half(on_trouble="raise")
 
 
-def test_the_schedule_that_is_suggested_tapes_every_step() -> None:
+def test_the_switch_that_is_suggested_tapes_every_step() -> None:
     with pytest.raises(TroubleError) as caught:
         unscaled_half(on_trouble="raise")
-    schedule = "lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE"
-    assert f"`schedule={schedule}`" in str(caught.value)
-    found = unscaled_half(schedule=lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE)
+    assert "profile(model, optimizer, every_step=True)" in str(caught.value)
+    found = unscaled_half(every_step=True)
     assert all(s.n_ops for s in found.diagnosis.steps)
     assert found.diagnosis.findings[0].severity is Severity.ERROR
 

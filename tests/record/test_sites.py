@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -244,3 +245,51 @@ def test_double_backward_keeps_the_place(record: Record) -> None:
     seen = sites_of(record, loss)
     twice = [op for op in seen.ops if op.site.phase is BACKWARD and op.site.source]
     assert "y = x.tanh()" in {op.site.source.text for op in twice if short(op.op) == "mul"}  # type: ignore[union-attr]
+
+
+EXECUTED = """y = x * 2
+def square(x):
+    return x.exp()
+loss = square(y).sum()
+"""
+
+
+def places(seen: Watched, name: str) -> list[tuple[str, int]]:
+    sources = [op.site.source for op in seen.ops if short(op.op) == name]
+    return [(s.file, s.line) for s in sources if s is not None]
+
+
+def test_code_given_to_exec_has_lines_of_its_own(record: Record) -> None:
+    def loss() -> Tensor:
+        names: dict[str, Any] = {"x": torch.ones(2, requires_grad=True)}
+        exec(EXECUTED, names)
+        return names["loss"]  # type: ignore[no-any-return]
+
+    seen = sites_of(record, loss)
+    assert places(seen, "mul")[0] == ("<string>", 1)
+    assert places(seen, "exp") == [("<string>", 3)]
+    assert texts(seen, "exp") == [None]
+
+
+def test_a_method_that_a_library_generates_is_the_line_that_calls_it(record: Record) -> None:
+    def loss() -> Tensor:
+        made: dict[str, Any] = {}  # as dataclasses makes methods
+        exec("def __call__(self, x):\n    return x.exp()", made)
+        x = torch.ones(2, requires_grad=True)
+        return made["__call__"](None, x).sum()  # type: ignore[no-any-return]
+
+    seen = sites_of(record, loss)
+    assert [str(t).partition("  #")[0] for t in texts(seen, "exp")] == [
+        'return made["__call__"](None, x).sum()'
+    ]
+
+
+def test_a_file_above_the_scripts_folder_has_no_way_up_and_down_in_its_path(
+    tmp_path: Path,
+) -> None:
+    from fp16doctor.record.source_lines import SourceLines
+
+    lines = SourceLines(str(tmp_path / "scripts"))
+    below = str(tmp_path / "scripts" / ".." / "other" / "net.py")
+    assert lines.shorten(below) == os.path.realpath(tmp_path / "other" / "net.py")
+    assert lines.shorten("<string>") == "<string>"

@@ -12,8 +12,8 @@ Example:
     with fp16doctor.profile(model, every=100):    # step 137 is not taped; step 138 starts with NaN
 
 Remedy:
-    Examine the step before: tape every step
-    (``schedule=lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE``), or run the script
+    Examine the step before: tape every step,
+    ``with fp16doctor.profile(model, optimizer, every_step=True) as prof:``, or run the script
     under ``fp16doctor scan``, which records every step.
 
 References:
@@ -62,8 +62,8 @@ def _finding(seen: Observations, trace: ReplayTrace, poison: Poison) -> Finding:
         chain=(poison.site,),
         reaches=poison.reaches,
         advice=(
-            f"have step {trace.step - 1} examined: give `fp16doctor.profile` "
-            "`schedule=lambda step: torch.profiler.ProfilerAction.RECORD_AND_SAVE`, or run the "
+            f"have step {trace.step - 1} examined: tape every step, "
+            "`with fp16doctor.profile(model, optimizer, every_step=True) as prof:`, or run the "
             "script under `fp16doctor scan`"
         ),
     )
