@@ -19,6 +19,7 @@ _COUNTS = {"count_nonzero", "bincount"}
 _ARCS = ("acos", "asin", "atanh")  # defined between -1 and 1, steep at both ends
 _IN_A_LINE = {
     "two arguments": re.compile(r"\b(?:arc|a)tan2\b"),
+    "sum of logs": re.compile(r"\blog(?:sum|add|cumsum)exp\b"),
     "arc": re.compile(r"\b(?:arc|a)(?:cosh?|sin|tanh)\b"),
     "root": re.compile(r"sqrt\b|norm\b|dist(?:ance)?\b|\bstd(?:_mean)?\b|\bpow\b|\*\*|\bhypot\b"),
     "log": re.compile(r"\b(?:log(?:2|10|1p)?|xlogy|logit)\b"),
@@ -54,6 +55,10 @@ def _small(event: Event) -> str:
 def _gap(event: Event) -> str:
     """A distance to 1 that the format can hold next to 1."""
     return {"fp32": "1e-6", "fp64": "1e-6", "fp16": "1e-3"}.get(event.format, "1e-2")
+
+
+def _least_log(event: Event) -> str:
+    return "-1e4" if event.format == "fp16" else "-1e30"
 
 
 def _last_is_zero(event: Event) -> bool:
@@ -121,6 +126,8 @@ def _derivative_advice(event: Event) -> str:
     return {
         "two arguments": "the derivative of atan2 has no finite value where both arguments are 0: "
         "give such elements another argument before the call",
+        "sum of logs": "the derivative of logsumexp is not finite where all its terms are −inf: "
+        f"put a finite number in their place, e.g. `x.clamp(min={_least_log(event)})`",
         "arc": "the derivative is infinite at the border of the domain: keep the input inside it, "
         + _inside(event),
         "root": "the derivative of a root or norm is not finite at 0: add an eps under "

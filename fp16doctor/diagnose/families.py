@@ -75,7 +75,7 @@ def rule_of(event: Event) -> str:
     if event.kind is EventKind.HEALED:
         return "healed-nonfinite"
     if event.kind is EventKind.LOGIC:
-        return "logic-nan"
+        return "logic-nan" if event.stored is None else "rounded-onto-boundary"
     if event.kind is EventKind.BOUNDARY:
         return "rounded-onto-boundary" if on_boundary(event) else "nan-birth"
     return _overflow_rule(event) if event.kind in OVERFLOWS else "nan-birth"

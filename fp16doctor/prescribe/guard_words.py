@@ -5,7 +5,7 @@ Must not know how a guard is tried.
 
 from __future__ import annotations
 
-from fp16doctor.prescribe.guards import QUOTIENTS, Place, small_in
+from fp16doctor.prescribe.guards import QUOTIENTS, SUMS_OF_LOGS, Place, small_in
 from fp16doctor.schema.location import OpSite, SourceLine
 
 MOST = 0.5  # share of the elements outside the domain from which on the sign is in doubt
@@ -22,10 +22,11 @@ def is_most_of_it(place: Place) -> bool:
     """Tell whether most of what an op hands on would be the guard's own constant.
 
     A quotient by 0 is left: there the divisor 0 is a case of its own, not a value off its domain.
+    So is the logarithm of an impossible state.
     """
     facts = place.facts
     edge = facts.at_edge > MOST * facts.total and facts.total >= FEW
-    return edge and place.op not in QUOTIENTS
+    return edge and place.op not in (*QUOTIENTS, *SUMS_OF_LOGS)
 
 
 def reach(place: Place) -> str:

@@ -18,8 +18,9 @@ from fp16doctor.prescribe.edit import LATER, called, is_function_of_torch, nodes
 _NAMES = {"log": ("log",), "log2": ("log2",), "log10": ("log10",), "log1p": ("log1p",),
           "sqrt": ("sqrt",), "rsqrt": ("rsqrt",), "pow": ("pow",), "div": ("div", "true_divide"),
           "acos": ("acos", "arccos"), "asin": ("asin", "arcsin"), "reciprocal": ("reciprocal",),
-          "masked_fill": ("masked_fill",)}  # fmt: skip
+          "masked_fill": ("masked_fill",), "logsumexp": ("logsumexp",)}  # fmt: skip
 _CASTS = ("float", "half", "bfloat16", "double", "to", "type", "type_as")
+_OF_A_REDUCTION = ("dim", "keepdim")  # keywords that leave the operand alone
 _NOT_TENSORS = ("math", "np", "numpy", "self", "cmath")
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant)
 _BEFORE_A_SUM = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.MatMult, ast.Pow)
@@ -116,7 +117,8 @@ def _operand(node: ast.AST, op: str) -> ast.expr | None:
         return None
     first = given[0]
     foreign = isinstance(first, ast.Name) and first.id in _NOT_TENSORS
-    return None if foreign or node.keywords else given[place]
+    more = [k for k in node.keywords if k.arg not in _OF_A_REDUCTION]
+    return None if foreign or more else given[place]
 
 
 def _found(line: str, node: ast.expr, whole: ast.AST) -> Operand:

@@ -33,7 +33,8 @@ _LOGS = ("log", "log2", "log10", "log1p")
 _ROOTS = ("sqrt", "rsqrt", "pow")
 _ARCS = ("acos", "asin")
 QUOTIENTS = ("div", "reciprocal")
-GUARDED = (*_LOGS, *_ROOTS, *_ARCS, *QUOTIENTS)
+SUMS_OF_LOGS = ("logsumexp",)
+GUARDED = (*_LOGS, *_ROOTS, *_ARCS, *QUOTIENTS, *SUMS_OF_LOGS)
 _SOFTMAX = ("_softmax", "_safe_softmax", "_log_softmax")
 _PASS_ON = ("_to_copy", "clone", "view", "_unsafe_view", "contiguous", "copy")
 
@@ -108,6 +109,8 @@ def cures_of(place: Place) -> Iterator[Cure]:
     elif place.op in _ARCS:
         gap = _gap(place.format)
         yield from _bounded(place, f"-1 + {gap}", f"1 - {gap}")
+    elif place.op in SUMS_OF_LOGS:
+        yield from _bounded(place, least_log_in(place.format))
     elif place.op in _LOGS:
         yield from _bounded(place, f"{_gap(place.format)} - 1" if place.op == "log1p" else small)
     else:
@@ -137,6 +140,11 @@ def small_in(dtype: str) -> str:
     if name is None:
         return "1e-12"
     return "1e-12" if get_format(name).smallest_normal < 1e-12 else "1e-4"
+
+
+def least_log_in(dtype: str) -> str:
+    """Return a logarithm that a format holds and whose exponential is 0, also behind some sums."""
+    return "-1e4" if dtype == "float16" else "-1e30"
 
 
 def _gap(dtype: str) -> str:
@@ -176,6 +184,8 @@ def _what(place: Place) -> str:
     if place.op in QUOTIENTS:
         thing = "count" if place.facts.is_count else "divisor"
         return f"clamp the {thing} away from 0"
+    if place.op in SUMS_OF_LOGS:
+        return f"put a finite number in place of −inf in what `{place.op}` gets"
     return f"clamp what `{place.op}` gets to its domain"
 
 

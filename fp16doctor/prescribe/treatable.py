@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fp16doctor.replay.keep import in_torch_module
-from fp16doctor.schema.finding import REFERENCE_FAILS, RISE, SCALER_RAISED, Fault, Finding, Severity
+from fp16doctor.schema.finding import (
+    REFERENCE_FAILS,
+    RISE,
+    SCALER_RAISED,
+    STORED,
+    Fault,
+    Finding,
+    Severity,
+)
 from fp16doctor.schema.location import OpSite, Phase
 
 # Codes of faults that another format can cure: overflow, and rounding onto or across a boundary.
@@ -51,6 +59,7 @@ def of_precision(findings: Sequence[Finding]) -> tuple[tuple[int, Finding], ...]
         for i, f in demanding(findings)
         if ((codes_of(f) & OF_PRECISION and f.fault is not Fault.LOSS_SCALE) or outgrows_scale(f))
         and not fails_anyway(f)
+        and not was_stored(f)
         and not misuses_scaler(f)
     )
 
@@ -65,6 +74,11 @@ def outgrows_scale(finding: Finding) -> bool:
 def fails_anyway(finding: Finding) -> bool:
     """Tell whether the reference run is not finite either."""
     return any(e.quantity == REFERENCE_FAILS for e in finding.evidence)
+
+
+def was_stored(finding: Finding) -> bool:
+    """Tell whether the value was rounded before the step: a replay in fp32 has it rounded too."""
+    return any(e.quantity == STORED for e in finding.evidence)
 
 
 def beyond_formats(finding: Finding) -> bool:

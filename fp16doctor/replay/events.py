@@ -12,6 +12,7 @@ from fp16doctor.formats.number_format import get_format
 from fp16doctor.replay.births import BirthFacts
 from fp16doctor.replay.lockstep import LockstepResult
 from fp16doctor.replay.sinks import SinkObserver
+from fp16doctor.replay.stored_pole import stored_pole
 from fp16doctor.replay.taint import Spread, Tracer, left_out
 from fp16doctor.replay.upstream import find_cause
 from fp16doctor.schema.location import Phase
@@ -74,9 +75,10 @@ class EventMaker:
         return birth.constant_source or (shared and not self._sick)
 
     def _event(self, birth: BirthFacts, path: Spread) -> Event:
-        attempt = self._tape.attempt
+        attempt, kind = self._tape.attempt, self._kind(birth, path)
+        stored = stored_pole(self._tape, birth) if kind is EventKind.LOGIC else None
         return Event(
-            kind=self._kind(birth, path),
+            kind=kind,
             site=replace(
                 birth.call.site,
                 element=birth.element,
@@ -97,6 +99,8 @@ class EventMaker:
             reaches=tuple(sorted(path.reaches, key=_SINK_ORDER.index)),
             left=not path.reaches and left_out(self._ops(birth, path)),
             in_tail=attempt is not None and birth.call.index >= attempt,
+            cause_site=None if stored is None else stored.site,
+            stored=stored,
             healed_by=None if path.reaches else path.healer,
         )
 

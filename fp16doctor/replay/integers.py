@@ -15,12 +15,17 @@ from fp16doctor.replay.values import FORMAT_NAMES
 from fp16doctor.schema.precision import IntegerLoss
 from fp16doctor.schema.tape import OpCall, TensorRef, refs_in
 
+_COUNTS = frozenset(["cumsum"])  # of a 16-bit mask as well: its exact result tells
+_CASTS = frozenset(["_to_copy", "copy_"])  # of positions that are floating-point numbers already
+_DENSE = 0.5  # share of all integers between the ends that positions take
 _MAKERS = frozenset(["_to_copy", "arange", "linspace", "copy_", "cumsum", "sum", "scalar_tensor"])
 
 
 def integer_loss(call: OpCall, ref: TensorRef, mine: Tensor, other: Tensor) -> IntegerLoss | None:
     """Return what rounding did to an output that should be all integers; None if nothing."""
-    if call.op.split(".")[1] not in _MAKERS or not _from_integers(call):
+    name = call.op.split(".")[1]
+    counts = name in _MAKERS and (name in _COUNTS or _from_integers(call))
+    if not counts and name not in _CASTS:
         return None
     fmt = get_format(FORMAT_NAMES[torch_dtype(ref.dtype)])
     exact_up_to = float(2 ** (fmt.mantissa_bits + 1))
@@ -30,17 +35,23 @@ def integer_loss(call: OpCall, ref: TensorRef, mine: Tensor, other: Tensor) -> I
     if not bool(torch.isfinite(b).all()) or not bool((b == b.round()).all()):
         return None
     changed = int((a != b).sum())
-    if not changed:
+    values = b.unique()
+    if not changed or not (counts or _dense(values)):
         return None
     return IntegerLoss(
         site=call.site,
         format=fmt.name,
         total=a.numel(),
         changed=changed,
-        collisions=int(b.unique().numel() - a.unique().numel()),
+        collisions=int(values.numel() - a.unique().numel()),
         largest=float(b.abs().max()),
         exact_up_to=exact_up_to,
     )
+
+
+def _dense(values: Tensor) -> bool:
+    """Tell positions from data that happen to be integers; of ascending, distinct values."""
+    return values.numel() > _DENSE * float(values[-1] - values[0] + 1)
 
 
 def same_integers(call: OpCall, run: Player, reference: Player) -> bool:

@@ -21,6 +21,7 @@ _OF_OPERAND = {
     "log2": ("mul", "div"),
     "log10": ("mul", "div"),
     "log1p": ("add", "div"),
+    "logsumexp": ("sub", "exp", "mul"),
     "acos": ("neg", "mul", "add", "rsqrt", "neg", "mul"),
     "asin": ("neg", "mul", "add", "rsqrt", "mul"),
     "pow": ("pow", "mul", "mul"),

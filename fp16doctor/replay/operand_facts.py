@@ -117,6 +117,8 @@ def _at_edge(op: str, x: Tensor) -> Tensor:
     edge = x == 0
     if op in ("acos", "asin"):
         edge = x.abs() == 1
+    elif op == "logsumexp":
+        edge = x == float("-inf")
     elif op == "log1p":
         edge = x == -1
     return edge | _outside(op, x)

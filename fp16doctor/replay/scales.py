@@ -23,7 +23,7 @@ WAY_OF_INVERSE = 8  # casts, the reciprocal and copies to a device between the s
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """A power of two that a loss is multiplied by in front of backward."""
+    """A power of two, or a GradScaler's own scale, that a loss is multiplied by before backward."""
 
     factor: float
     operand: TensorRef | None  # the loss in front of it; None where it is not scaled
@@ -32,7 +32,7 @@ class LossScale:
 def scale_of(tape: Tape) -> float:
     """Return the factor of the last product in front of backward: a scaler's scale or a constant.
 
-    1 where there is none, or where it is no power of two.
+    1 where there is none, or where it is a constant that is no power of two.
     """
     return loss_scale(tape, tape.losses[-1]).factor if tape.losses else 1.0
 
@@ -88,7 +88,7 @@ def _multiplied_by(tape: Tape, mark: Mark) -> int | None:
         if call is None or operand is None or base(call.op) not in ("mul", "mul_", "div", "div_"):
             return None
         found = _tensor_factor(tape, call)
-        if found is not None and _is_power(found[1], least=0.0):
+        if found is not None and _is_scale(tape, found):
             return found[0].storage
         number, before = operand.storage, call.index
     return None
@@ -103,8 +103,9 @@ def loss_scale(tape: Tape, mark: Mark) -> LossScale:
         if call is None or base(call.op) not in ("mul", "mul_", "div", "div_"):
             break
         factor = _factor(tape, call, direct=before == mark.index)
-        least = 1.0 if _constant(call) is not None else 0.0
-        if factor is not None and _is_power(factor, least):
+        found = None if _constant(call) is not None else _tensor_factor(tape, call)
+        known = _is_power(factor or 0.0) if found is None else _is_scale(tape, found)
+        if factor is not None and known:
             return LossScale(factor, _operand(call) if before == mark.index else None)
         operand = _operand(call)
         if operand is None:
@@ -187,6 +188,16 @@ def _constant_result(call: OpCall) -> float | None:
 def _value(data: torch.Tensor, ref: TensorRef) -> torch.Tensor:
     flat = torch.empty(0, dtype=torch.float32, device=data.device)
     return flat.set_(data.untyped_storage(), ref.offset, (1,), (1,))
+
+
+def _is_scale(tape: Tape, found: tuple[TensorRef, float]) -> bool:
+    """Tell a scaler's scale: a power of two, or what the gradients are divided by afterwards.
+
+    One that starts at 1000, or backs off by 0.9, is no power of two.
+    """
+    ref, value = found
+    usual = _is_power(value, least=0.0)
+    return usual or (isfinite(value) and value > 0 and ref.storage == _divided_by(tape))
 
 
 def _is_power(value: float, least: float = 1.0) -> bool:

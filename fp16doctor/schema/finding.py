@@ -37,6 +37,8 @@ class Fault(str, Enum):
 RISE = "rise in binades per 100 steps"
 # Quantity of an Evidence: what stays inf or NaN in the reference, so that no wider format is a cure.
 REFERENCE_FAILS = "elements that are inf or NaN in the reference as well"
+# Quantity of an Evidence: a value that was rounded before the step, so that no replay undoes it.
+STORED = "value held in 16 bits before the step"
 SCALER_RAISED = "calls of GradScaler that raised"
 
 

@@ -26,6 +26,16 @@ class EventKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class StoredPole:
+    """A value that a tensor held in 16 bits before the step, and that only another can replace."""
+
+    site: OpSite  # the difference that is 0 because of it
+    value: float  # 1
+    format: str  # of the tensor: fp16, bf16
+    name: str | None = None  # FQN where it is a buffer
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """One birth: finite floating-point inputs, non-finite output."""
 
@@ -50,6 +60,7 @@ class Event:
     repeats: tuple[OpSite, ...] = ()  # other births of the same kind by the same line and op
     left: bool = False  # ends in one number, a loss that no backward took up
     in_tail: bool = False  # born after the update: preparation of the next batch, logging, evaluation
+    stored: StoredPole | None = None  # both runs have it because of what was stored before the step
     healed_by: OpSite | None = None  # the last op that read it and made finite values of it
 
     @property

@@ -103,6 +103,11 @@ def attended(r: Tensor) -> Tensor:
     return r.masked_fill(r == 0, float("-inf")).softmax(-1)[:, 0] * r[:, 1]
 
 
+def impossible(r: Tensor) -> Tensor:
+    x = r + torch.where(r == 0, -torch.inf, 0.0)
+    return torch.logsumexp(x, dim=-1).clamp(min=-9)
+
+
 @pytest.mark.parametrize(
     ("line", "new"),
     [
@@ -114,6 +119,7 @@ def attended(r: Tensor) -> Tensor:
         (logarithm, "return torch.log(r.clamp(min=1e-12))"),
         (distance, "return (r.pow(2).sum(-1) + 1e-12).sqrt()"),
         (angle, "return torch.acos((1 - 1e-3 * r).clamp(-1 + 1e-6, 1 - 1e-6))"),
+        (impossible, "return torch.logsumexp(x.clamp(min=-1e30), dim=-1).clamp(min=-9)"),
         (attended,
          "return r.masked_fill(r == 0, torch.finfo(r.dtype).min).softmax(-1)[:, 0] * r[:, 1]"),
     ],

@@ -194,6 +194,43 @@ def test_it_is_proposed_for_gradients_only() -> None:
     assert not list(propose(Case(findings, None)))
 
 
+def test_a_scaler_that_starts_at_no_power_of_two_has_its_own_scale() -> None:
+    tapes = tuple(Job(net, faint(30.0), scaler=3.0 * 2.0**20, steps=2).tapes())
+    assert [scale_of(t) for t in tapes] == [3.0 * 2.0**20, 3.0 * 2.0**19]
+    cure = proposed(Bench(tapes, 60))
+    assert cure.verification.verdict is Verdict.VERIFIED
+    assert cure.remedy.value["high"] < 2.0**20
+
+
+def test_a_factor_that_is_no_scale_is_none() -> None:
+    def weighted(model: nn.Module, cast: Callable[[Tensor], Tensor]) -> Tensor:
+        return faint(1.0)(model, cast) * torch.full((), 0.3)
+
+    assert [scale_of(t) for t in Job(net, weighted).tapes()] == [1.0]
+
+
+def test_the_window_ends_where_the_steps_behind_the_kept_ones_overflow() -> None:
+    def losses() -> Callable[..., Tensor]:
+        sizes = iter([1.0, 1.0, 2.0, 4.0, 8.0, 16.0] * 8)
+        return lambda model, cast: faint(next(sizes))(model, cast)
+
+    tapes = Job(net, losses(), scaler=2.0**-30, steps=6).tapes()
+    alone = proposed(Bench((tapes[0],), 60)).remedy.value
+    followed = proposed(Bench((tapes[0],), 60, window=tuple(tapes))).remedy.value
+    assert followed is not None
+    assert alone["high"] / 32 <= followed["high"] < alone["high"]
+
+
+def test_a_scale_that_an_earlier_run_left_is_put_right_behind_its_state() -> None:
+    tapes = Job(net, faint(1.0), scaler=2.0**-30, steps=6).tapes()
+    cure = proposed(Bench((tapes[0],), 60, window=tuple(tapes)))
+    assert cure.verification.verdict is Verdict.VERIFIED
+    assert "in place of 2⁻³⁰" in cure.remedy.title
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-30)
+    exec(cure.remedy.change, {"scaler": scaler})
+    assert scaler.get_scale() == cure.remedy.value["recommended"]
+
+
 def test_a_scale_that_fell_below_one_is_still_a_scale() -> None:
     tapes = Job(net, faint(30.0), scaler=0.25, steps=2).tapes()
     assert [scale_of(t) for t in tapes] == [0.25, 0.25]

@@ -67,6 +67,20 @@ def log1p_(r: Tensor) -> Tensor:
     return (-r.sign()).mul(1.0).add(r * 0).clamp(min=EPS - 1).log1p()
 
 
+def all_masked(r: Tensor) -> Tensor:
+    return r + torch.where(r == 0, -torch.inf, 0.0)
+
+
+def logsumexp(r: Tensor) -> Tensor:
+    x = all_masked(r)
+    return torch.logsumexp(x, -1).clamp(min=-9)
+
+
+def logsumexp_(r: Tensor) -> Tensor:
+    x = all_masked(r)
+    return torch.logsumexp(x.clamp(min=-1e4), -1).clamp(min=-9)
+
+
 def root(r: Tensor) -> Tensor:
     return r.pow(2).sum(-1).sqrt()
 
@@ -154,6 +168,7 @@ KINDS = [
     (log2, log2_, "log2", 0, {"low": EPS}),
     (log10, log10_, "log10", 0, {"low": EPS}),
     (log1p, log1p_, "log1p", 0, {"low": EPS - 1}),
+    (logsumexp, logsumexp_, "logsumexp", 0, {"low": -1e4}),
     (root, root_, "sqrt", 0, {"add": EPS}),
     (bounded_root, bounded_root_, "sqrt", 0, {"low": EPS}),
     (power, power_, "pow", 0, {"add": EPS}),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from replaying import watch
 from torch import Tensor, nn
@@ -37,6 +40,37 @@ def moved(h: Tensor) -> Tensor:
 def test_positions_collide() -> None:
     (found,) = losses(counted)
     assert found.collisions > 100
+
+
+def floating(h: Tensor) -> Tensor:
+    return torch.arange(len(h), dtype=torch.float32).to(HALF)
+
+
+def running_count(h: Tensor) -> Tensor:
+    """Which place each row takes among those of its kind."""
+    return torch.ones(len(h), dtype=HALF).cumsum(0)
+
+
+def whole_data(h: Tensor) -> Tensor:
+    """Measurements that are integers, and far from one another."""
+    return (torch.linspace(0.0, 1.0, len(h)) ** 3 * 1e5).round().to(HALF)
+
+
+def running_sum(h: Tensor) -> Tensor:
+    return torch.linspace(0.1, 0.9, len(h)).to(HALF).cumsum(0)
+
+
+@pytest.mark.parametrize("positions", [floating, running_count])
+def test_positions_that_are_floating_point_numbers(
+    positions: Callable[[Tensor], Tensor],
+) -> None:
+    (found,) = losses(positions)
+    assert found.collisions > 100
+
+
+@pytest.mark.parametrize("positions", [whole_data, running_sum])
+def test_data_are_no_positions(positions: Callable[[Tensor], Tensor]) -> None:
+    assert not losses(positions)
 
 
 def test_an_index_that_rounding_moved() -> None:

@@ -39,6 +39,7 @@ from fp16doctor.diagnose.families import (
 from fp16doctor.diagnose.limits import limits
 from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import born, fails_anyway, fate, in_fp32, number, op_in, place
+from fp16doctor.diagnose.stored_words import stored_evidence, stored_words
 from fp16doctor.formats.scalar import round_scalar
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.trace import Event
@@ -48,6 +49,11 @@ from fp16doctor.schema.trace import Event
 def rounded_onto_boundary(seen: Observations) -> Iterator[Finding]:
     """Yield one finding per op that met a value rounded onto its pole."""
     for cause in causes(seen, "rounded-onto-boundary"):
+        stored = cause.event.stored
+        if stored is not None:
+            held = (stored_evidence(stored),)
+            yield as_finding(cause, "FD111", Fault.NAN_BIRTH, stored_words(cause, stored), held)
+            continue
         why = f"{_why(cause)} {fate(cause)}{fails_anyway(cause)}"
         words = Words(_what(cause), why, _advice(cause))
         yield as_finding(cause, "FD111", Fault.NAN_BIRTH, words, _evidence(cause))

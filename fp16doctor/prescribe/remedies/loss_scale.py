@@ -23,10 +23,11 @@ from fp16doctor.schema.prescription import (
     Verdict,
     Verification,
 )
-from fp16doctor.schema.spelling import power
+from fp16doctor.schema.spelling import number, power
 
 USUAL = 65536.0  # init_scale of torch.amp.GradScaler
 ROOM = 4.0  # factor that it stays away from both ends of the window
+FURTHER = 8  # binades that the consecutive steps may need below the kept ones
 LARGEST = 24  # exponent of the largest scale tried: apex's bound
 NONE = "at every scale something is lost or not finite"
 _SCALER = """\
@@ -44,6 +45,9 @@ optimizer.step()
 with torch.no_grad():
     for p, master in zip(model.parameters(), masters):
         p.copy_(master)"""
+_LOADED = """\
+# once, behind the scaler's load_state_dict: the state that it loads holds a scale of {own}
+scaler.load_state_dict({{**scaler.state_dict(), "scale": {scale}}})"""
 CODES = frozenset({"FD104", "FD201", "FD401"})
 
 
@@ -91,12 +95,14 @@ def scale_remedy(bench: Bench, low: float, best: float, high: float) -> Remedy:
     """
     tape = bench.tapes[0]
     has_scaler = tape_has_scale(tape)
-    own = 1.0 if has_scaler else scale_of(tape)
-    instead = f" in place of {own:.10g}" if own != 1 else ""
-    both = f"# {instead.strip()}, on both sides of backward\n" if instead else ""
+    first = scale_of(min(bench.tapes, key=lambda t: t.step))
+    loaded = has_scaler and first < 1  # no scaler is made so: its state comes from another run
+    own = 1.0 if has_scaler and not loaded else first
+    instead = f" in place of {number(own)}" if own != 1 else ""
+    both = f"# {instead.strip()}, on both sides of backward\n" if own > 1 else ""
     by_hand = not has_scaler and trains_half_parameters(tape)
-    code = _BY_HAND if by_hand else _SCALER
-    change = code.format(device=repr(device_of(tape)), scale=f"{best:.1f}")
+    code = _LOADED if loaded else _BY_HAND if by_hand else _SCALER
+    change = code.format(device=repr(device_of(tape)), scale=f"{best:.1f}", own=number(own))
     window = f"{_power(low)} to {_power(high)} hold" if low < high else "no other holds"
     return Remedy(
         RemedyKind.LOSS_SCALE,
@@ -157,10 +163,23 @@ def _preferred(low: float, high: float) -> tuple[float, ...]:
 def _window(bench: Bench) -> tuple[float, float] | None:
     """Return the smallest and the largest scale that are accepted, powers of two from 1 on."""
     high = last_of(range(LARGEST + 1), lambda e: bench.finite_at(2.0**e))
+    high = None if high is None else _lasting(bench, high)
     if high is None:
         return None
     low = first_of(range(high + 1), lambda e: bench.attempt_scale(2.0**e).accepted)
     return None if low is None else (2.0**low, 2.0**high)
+
+
+def _lasting(bench: Bench, high: int) -> int | None:
+    """Return the largest exponent, from ``high`` down, whose consecutive steps stay finite too.
+
+    Gradients of the steps behind the kept ones may be larger by some binades.
+    """
+    for exponent in range(high, max(high - FURTHER, -1), -1):
+        attempt = bench.attempt_scale(2.0**exponent)
+        if attempt.accepted or attempt.course is None or not attempt.course_reason:
+            return exponent
+    return None
 
 
 def last_of(span: range, holds: Callable[[int], bool]) -> int | None:

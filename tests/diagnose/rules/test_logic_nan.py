@@ -64,6 +64,7 @@ def _derivative(op: str, text: str | None, fmt: str = "fp32") -> str:
             "a mask behind it comes too late",
         ),
         ("aten.div.Tensor", "q = torch.where(ok, a / b, 0)", "replace such divisors"),
+        ("aten.sub.Tensor", "z = torch.logsumexp(a, 0)", "`x.clamp(min=-1e30)`"),
         ("aten.div.Tensor", None, "a derivative has no finite value there"),
     ],
 )

@@ -6,8 +6,9 @@ import pytest
 from making import event, observed, site, trace
 
 from fp16doctor.diagnose.rules.rounded_onto_boundary import rounded_onto_boundary
+from fp16doctor.prescribe.treatable import beyond_formats, of_precision, was_stored
 from fp16doctor.schema.finding import Fault
-from fp16doctor.schema.trace import Event, EventKind
+from fp16doctor.schema.trace import Event, EventKind, StoredPole
 
 
 def boundary(op: str, source: str | None, *operands: tuple[str, float, float]) -> Event:
@@ -100,3 +101,15 @@ def test_a_value_that_no_rounding_brought_out_of_the_domain() -> None:
         "is NaN, given a value outside its domain: −0.995 in the fp32 replay"
     )
     assert "both lie outside the domain of `sqrt`" in finding.cause
+
+
+def test_a_value_that_was_rounded_before_the_step() -> None:
+    stored = StoredPole(site("aten.rsub.Scalar", index=7), 1.0, "bf16", "share")
+    div = event(EventKind.LOGIC, op="aten.div.Tensor", stored=stored)
+    (finding,) = rounded_onto_boundary(observed(trace(div)))
+    assert "`share` holds exactly 1 in bf16, and its difference from 1 is 0" in finding.what
+    assert "every number from 0.99805 to 1.0039 is 1" in finding.cause
+    assert finding.advice.startswith("make and hold `share` in fp32")
+    assert was_stored(finding)
+    assert not of_precision((finding,))
+    assert not beyond_formats(finding)
