@@ -190,8 +190,16 @@ def _nothing_to_place(diagnosis: Diagnosis) -> str:
 
 
 def _reason(finding: Finding) -> str:
-    cause = finding.cause_site
-    return f"the reason lies upstream: {wording.brief(cause)}" if cause else ""
+    """Where it comes from, unless that is the line that is named already."""
+    cause, site = finding.cause_site, finding.site
+    if cause is None or (site is not None and _line(cause) == _line(site) is not None):
+        return ""
+    return f"the reason lies upstream: {wording.brief(cause)}"
+
+
+def _line(site: OpSite) -> tuple[str, int] | None:
+    source = wording.own_line(site)
+    return (source.file, source.line) if source else None
 
 
 def _do(diagnosis: Diagnosis, mark: str) -> str:

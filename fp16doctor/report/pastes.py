@@ -37,7 +37,7 @@ def _place(cure: Prescription, do: str) -> int:
 
 
 def _paste(cure: Prescription) -> PasteView:
-    text = _told(cure)
+    text = _told(cure).rstrip("\n")
     verified = cure.verification.verdict is Verdict.VERIFIED
     return PasteView(
         title=cure.remedy.title,

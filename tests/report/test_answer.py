@@ -83,6 +83,14 @@ def test_a_fault_of_logic_says_that_no_dtype_helps(hand_made: HandMade) -> None:
     assert "upstream: aten.masked_fill.Scalar at train.py:60" in said.place
 
 
+def test_a_reason_at_the_line_that_is_named_is_not_called_upstream(hand_made: HandMade) -> None:
+    diagnosis = hand_made["logic-nan"]()
+    top = diagnosis.findings[0]
+    beside = replace(top, cause_site=replace(top.site, op="aten.add.Tensor"))
+    said = build_view(replace(diagnosis, findings=(beside, *diagnosis.findings[1:]))).answer
+    assert "upstream" not in said.place
+
+
 def test_the_reference_is_the_one_of_the_findings_own_step(hand_made: HandMade) -> None:
     """Another step of the run had fp64 for its reference."""
     logic = hand_made["logic-nan"]()
