@@ -28,10 +28,15 @@ class Attempt:
     scale: float | None = None  # loss scale it was tried at, where that is not the run's own
 
     @property
-    def accepted(self) -> bool:
-        """Accepted on every step, and over the consecutive ones."""
+    def sound(self) -> bool:
+        """Every step and the consecutive ones meet the criteria, as the run itself may too."""
         single = not self.failure and all(j.accepted for j in self.judgements)
-        return single and not self.course_reason and not self.no_better
+        return single and not self.course_reason
+
+    @property
+    def accepted(self) -> bool:
+        """Sound, and better than the run where that is sound as well."""
+        return self.sound and not self.no_better
 
     @property
     def figures(self) -> dict[str, float]:

@@ -90,8 +90,8 @@ def _compare(tape: Tape, edit: Edit, policy: PrecisionPolicy) -> tuple[Taken, Ta
     meant = run_to_update(plain, FP32)
     if not meant.finite:
         raise ReplayError("the fp32 replay without a loss scale is not finite either", "not-finite")
-    run = _taken(run_to_update(tape, AS_RUN), meant)
-    return run, _taken(_settled(tape, edit, policy), meant)
+    run = taken(run_to_update(tape, AS_RUN), meant)
+    return run, taken(_settled(tape, edit, policy), meant)
 
 
 def _settled(tape: Tape, edit: Edit, policy: PrecisionPolicy) -> Trial:
@@ -112,7 +112,8 @@ def _settled(tape: Tape, edit: Edit, policy: PrecisionPolicy) -> Trial:
         scale = max(scale / 4, 1.0)
 
 
-def _taken(trial: Trial, meant: Trial) -> Taken:
+def taken(trial: Trial, meant: Trial) -> Taken:
+    """Hold the updates of a step against those that are meant, of all parameters that move."""
     dot = norm2 = 0.0
     errors, sizes = {}, {}
     for name, wanted in meant.updates.items():

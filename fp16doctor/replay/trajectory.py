@@ -57,14 +57,15 @@ def follow(
     policy: PrecisionPolicy,
     reference: Course | None = None,
     policy_of: Callable[[Tape], PrecisionPolicy] | None = None,
+    carried: dict[int, Live] | None = None,
 ) -> Course:
     """Replay ``tapes`` one behind the other.
 
     ``reference`` gives the step lengths where needed; ``policy_of`` a policy for each step where
-    it is not the same for all.
+    it is not the same for all. ``carried`` is filled with what the steps leave behind, by address.
     """
     course = Course(policy.name)
-    carried: dict[int, Live] = {}
+    carried = {} if carried is None else carried
     with random_state_kept(), torch.no_grad():
         for place, tape in enumerate(tapes):
             given = _length(reference, place)

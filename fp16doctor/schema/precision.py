@@ -1,7 +1,7 @@
 """What one format did to the values of one step that stayed finite: zeros, updates, integers.
 
-Physical facts, and the bound by which steps are kept as well as judged; all other bounds,
-severities and words are made by ``diagnose``.
+Physical facts, and the bounds by which steps are kept or cures are judged as findings are; all other
+bounds, severities and words are made by ``diagnose``.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ class IntegerLoss:
 # Gradient error of a step from which on it is asked whether digits that cancelled made it: ten times
 # what sound 16-bit steps have at most.
 FAR_OFF = 0.2
+# Share of the elements of a tensor of optimizer state that may be zero and should not be.
+STATE_LOST = 0.1
 
 
 @dataclass(frozen=True, slots=True)

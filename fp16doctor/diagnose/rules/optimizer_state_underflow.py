@@ -29,9 +29,8 @@ from fp16doctor.diagnose.rule import Observations, rule
 from fp16doctor.diagnose.sentences import counted, number, place
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.location import Phase
-from fp16doctor.schema.precision import UpdateLoss
+from fp16doctor.schema.precision import STATE_LOST, UpdateLoss
 
-_SHARE = 0.1  # of the elements that should move
 _EXPLODED = 10.0  # times the first loss
 
 
@@ -39,7 +38,7 @@ _EXPLODED = 10.0  # times the first loss
 def optimizer_state_underflow(seen: Observations) -> Iterator[Finding]:
     """Yield one finding for all state tensors that flush."""
     states = [u for u in seen.updates if u.role == "state" and u.site.phase is Phase.OPTIMIZER]
-    flushed = [u for u in states if u.underflows > _SHARE * u.total]
+    flushed = [u for u in states if u.underflows > STATE_LOST * u.total]
     if flushed:
         yield _finding(seen, flushed, states)
 

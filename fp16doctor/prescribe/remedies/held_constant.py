@@ -1,5 +1,8 @@
 """Tries constants that the format can hold in place of those that it rounds to 0 or 1.
 
+An eps of the optimizer is held to more than finite steps: they must be those of fp32 with the
+script's own eps.
+
 Must not know how a constant is found on a tape.
 """
 
@@ -9,12 +12,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fp16doctor.errors import ReplayError
 from fp16doctor.prescribe.bench import Bench
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.edit import diff, with_number
+from fp16doctor.prescribe.optimizer_step import optimizer_step
 from fp16doctor.prescribe.vanishing import Vanishing, edited, one_by_one_and_all, vanishing
 from fp16doctor.schema.finding import Fault, Finding
 from fp16doctor.schema.location import Phase
+from fp16doctor.schema.policy import AS_RUN
 from fp16doctor.schema.prescription import (
     Prescription,
     Remedy,
@@ -39,6 +45,7 @@ def propose(case: Case) -> Iterator[Prescription]:
     for constants in one_by_one_and_all(found):
         proof = _proof(case.bench, constants, until - time.perf_counter())
         if proof.verdict is Verdict.VERIFIED:
+            proof = _held_to_steps(case.bench, constants, proof)
             yield Prescription(_remedy(constants), tuple(i for i, _ in treated), proof)
             return
 
@@ -57,6 +64,24 @@ def _proof(bench: Bench, constants: tuple[Vanishing, ...], left_s: float) -> Ver
     tapes, window = (tuple(edited(t, constants) for t in ts) for ts in (bench.tapes, bench.window))
     proof = bench.verification(Bench(tapes, left_s, window=window).as_settled())
     return replace(proof, reason=_BOUND) if proof.verdict is Verdict.VERIFIED else proof
+
+
+def _held_to_steps(
+    bench: Bench, constants: tuple[Vanishing, ...], proof: Verification
+) -> Verification:
+    """Refute what lets the optimizer take other steps than it would in fp32."""
+    if all(v.site.phase is not Phase.OPTIMIZER for v in constants):
+        return proof
+    tapes, window = (tuple(edited(t, constants) for t in ts) for ts in (bench.tapes, bench.window))
+    try:
+        with bench.timing():
+            found = optimizer_step(bench.tapes, tapes, window, AS_RUN)
+    except ReplayError as error:
+        return replace(proof, verdict=Verdict.NOT_VERIFIED, reason=error.message)
+    proof = replace(proof, after={**proof.after, **found.numbers})
+    if not found.reason:
+        return proof
+    return replace(proof, verdict=Verdict.REFUTED, reason=found.reason)
 
 
 def _remedy(constants: tuple[Vanishing, ...]) -> Remedy:

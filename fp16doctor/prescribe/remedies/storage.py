@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fp16doctor.prescribe import masters
 from fp16doctor.prescribe.bench import BUDGET_SPENT
 from fp16doctor.prescribe.case import Case
 from fp16doctor.prescribe.stored import (
@@ -14,11 +15,9 @@ from fp16doctor.prescribe.stored import (
     REALISED_FRACTION,
     realised_in_fp32,
     stored_in,
-    trains_half_parameters,
 )
 from fp16doctor.schema.finding import Fault, Finding
-from fp16doctor.schema.location import OpSite, Phase
-from fp16doctor.schema.policy import PrecisionPolicy
+from fp16doctor.schema.location import OpSite
 from fp16doctor.schema.prescription import (
     Prescription,
     Remedy,
@@ -27,7 +26,6 @@ from fp16doctor.schema.prescription import (
     Verification,
 )
 
-_MASTERS = PrecisionPolicy("master weights", stores_fp32=True)
 CODES = frozenset({"FD301", "FD302", "FD303"})
 PARAMETERS = (
     "keep the parameters in fp32 and compute under autocast (fp32 master weights)",
@@ -38,40 +36,31 @@ PARAMETERS = (
 
 
 def propose(case: Case) -> Iterator[Prescription]:
-    """One prescription for each finding of lost updates, one for what a step makes of 16 bits."""
+    """One prescription for each finding of lost updates."""
+    with_steps = masters.treated(case)  # parameters in fp32 are tried on whole steps for these
     for position, finding in case.demanding:
+        if position in with_steps:
+            continue
         if finding.fault is Fault.LOST_UPDATE and finding.code in CODES:
             yield _prescription(case, position, finding)
-    yield from _of_step(case)
 
 
-def _of_step(case: Case) -> Iterator[Prescription]:
-    """fp32 parameters where the optimizer's own arithmetic in 16 bits goes wrong."""
-    treated = [(i, f) for i, f in case.of_precision if f.code not in CODES]
-    phases = {f.site.phase for _, f in treated if f.site is not None}
-    tapes = case.bench.tapes if case.bench is not None else ()
-    if case.bench is None or phases != {Phase.OPTIMIZER}:
-        return
-    if any(map(trains_half_parameters, tapes)):
-        attempt = case.bench.attempt(_MASTERS)
-        yield case.prescribe(_masters(case), tuple(i for i, _ in treated), attempt)
+def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
+    if finding.code == "FD301":
+        remedy = parameters_remedy(case)
+    else:
+        title, change = _tensor(finding.site)
+        remedy = Remedy(RemedyKind.STORAGE, title, change=change, value="fp32")
+    return Prescription(remedy, (position,), _proof(case, finding))
 
 
-def _masters(case: Case) -> Remedy:
-    """fp32 parameters, and autocast in the format that they were stored in."""
+def parameters_remedy(case: Case) -> Remedy:
+    """Return the change to fp32 parameters, and autocast in the format that they were stored in."""
     title, change = PARAMETERS
     formats = (stored_in(t) for t in (case.bench.tapes if case.bench is not None else ()))
     dtype = next(filter(None, formats), "bfloat16")
     change = change.replace("DEVICE", repr(case.device)).replace("FORMAT", dtype)
     return Remedy(RemedyKind.STORAGE, title, change=change, value="fp32")
-
-
-def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
-    if finding.code == "FD301":
-        return Prescription(_masters(case), (position,), _proof(case, finding))
-    title, change = _tensor(finding.site)
-    remedy = Remedy(RemedyKind.STORAGE, title, change=change, value="fp32")
-    return Prescription(remedy, (position,), _proof(case, finding))
 
 
 def _tensor(site: OpSite | None) -> tuple[str, str]:
