@@ -12,7 +12,7 @@ from fp16doctor.prescribe.stored import trains_half_parameters
 from fp16doctor.schema.finding import Finding
 from fp16doctor.schema.location import Phase
 
-STATE_UNDERFLOW = "FD203"
+_STATE = frozenset(("FD203", "FD302"))  # it underflows, it does not take its updates
 _WEIGHTS = "FD301"
 _STEP = ".step("  # how a line reads that makes an optimizer take its step
 
@@ -22,7 +22,7 @@ def treated(case: Case) -> tuple[int, ...]:
     if case.bench is None or not any(map(trains_half_parameters, case.bench.tapes)):
         return ()
     born = {i for i, f in case.of_precision if _in_the_step(f)}
-    state = {i for i, f in case.demanding if f.code == STATE_UNDERFLOW and _in_the_step(f)}
+    state = {i for i, f in case.demanding if f.code in _STATE and _in_the_step(f)}
     if not born | state:
         return ()
     weights = {i for i, f in case.demanding if f.code == _WEIGHTS}

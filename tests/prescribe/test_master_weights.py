@@ -112,3 +112,13 @@ def test_state_that_underflows_in_a_finite_run() -> None:
 def test_nothing_for_anything_else(form: str, dtype: torch.dtype, finding: Finding) -> None:
     assert not list(master_weights.propose(Case((finding,), Bench(tapes(form, dtype), 60))))
     assert not list(master_weights.propose(Case((finding,), None)))
+
+
+def test_state_that_takes_no_updates_is_no_tensor_of_the_script() -> None:
+    """What `optimizer.step()` writes is not made by that line: the parameters are to be in fp32."""
+    taped = tapes(eps=1e-4)
+    state = replace(LOST, code="FD302", name="lost-state-updates", fault=Fault.LOST_UPDATE)
+    case = Case((state,), Bench(taped[1:3], 60, window=taped))
+    (cure,) = master_weights.propose(case)
+    assert cure.verification.verdict is Verdict.VERIFIED
+    assert not list(storage.propose(case))

@@ -51,7 +51,7 @@ def _prescription(case: Case, position: int, finding: Finding) -> Prescription:
     else:
         title, change = _tensor(finding.site)
         remedy = Remedy(RemedyKind.STORAGE, title, change=change, value="fp32")
-    return Prescription(remedy, (position,), _proof(case, finding))
+    return Prescription(remedy, (position,), proof_of(case, finding))
 
 
 def parameters_remedy(case: Case) -> Remedy:
@@ -75,7 +75,8 @@ def _tensor(site: OpSite | None) -> tuple[str, str]:
     )
 
 
-def _proof(case: Case, finding: Finding) -> Verification:
+def proof_of(case: Case, finding: Finding) -> Verification:
+    """Return which part of the updates that a finding misses fp32 storage takes."""
     if case.bench is None or not case.bench.tapes:
         return Verification(Verdict.NOT_VERIFIED, reason="no step was kept to try it on")
     if case.bench.exhausted:
