@@ -15,6 +15,7 @@ from fp16doctor.apply.keep_places import KeptOps, KeptPlaces
 from fp16doctor.apply.part import Order, Part
 from fp16doctor.apply.roots import at_roots
 from fp16doctor.schema.policy import KeepRule
+from fp16doctor.schema.variables import variables_beside
 
 
 def part(order: Order) -> Part:
@@ -50,7 +51,18 @@ class _Modules:
         return at_roots(self._first_call)
 
     def _first_call(self, root: nn.Module) -> None:
-        found = [r for r in self.rules if any(True for _ in covered(root, r.what))]
-        if found:
-            keep_fp32(root, [r.what for r in found], outputs=self._outputs)
-            self.applied.update(r.pattern for r in found)
+        names = {r.pattern: name for r in self.rules if (name := _name_below(root, r.what))}
+        if names:
+            keep_fp32(root, list(names.values()), outputs=self._outputs)
+            self.applied.update(names)
+
+
+def _name_below(root: nn.Module, path: str) -> str:
+    """Return a path without the variable that holds the model in front, "" for another model's."""
+    front, _, rest = path.partition(".")
+    own = variables_beside(root).get(front) is root
+    return next((p for p in (path, rest if own else "") if p and _covers(root, p)), "")
+
+
+def _covers(root: nn.Module, path: str) -> bool:
+    return any(True for _ in covered(root, path))

@@ -14,6 +14,7 @@ from fp16doctor.pipeline.own_lines import ScriptText, with_own_lines
 from fp16doctor.pipeline.own_model import with_own_model
 from fp16doctor.pipeline.own_names import Told, with_own_names
 from fp16doctor.pipeline.own_pastes import with_own_places
+from fp16doctor.pipeline.own_roots import OwnRoot, with_own_roots
 from fp16doctor.pipeline.script_notes import (
     Caution,
     recommended,
@@ -33,6 +34,7 @@ class OwnScript:
     folder: str  # the script's
     model: str  # its name, "" where it has no single one
     sources: bool  # whether its text may be told
+    roots: tuple[OwnRoot, ...] = ()  # its models, by the variables that hold them
 
 
 def in_own_terms(
@@ -49,6 +51,7 @@ def in_own_terms(
     findings, cures = with_script_notes(run, cures, texts, caution)
     answer = recommended(answer, findings, cures)
     cures = applicable(cures, script.text, script.folder)
+    cures = with_own_roots(cures, script.model, script.roots)
     cures = with_own_places(cures, script.text, script.folder, script.model, caution)
     cures = with_own_model(cures, script.model)
     return with_own_names(cures, findings, answer)

@@ -25,6 +25,7 @@ from fp16doctor.pipeline.courses import scale_by_hand, trajectory
 from fp16doctor.pipeline.examiner import Examiner
 from fp16doctor.pipeline.options import ScanOptions
 from fp16doctor.pipeline.own_lines import ScriptText, script_text
+from fp16doctor.pipeline.own_roots import own_roots
 from fp16doctor.pipeline.own_terms import OwnScript, in_own_terms
 from fp16doctor.pipeline.progress import Progress
 from fp16doctor.pipeline.step_trouble import signs_of, trouble_of
@@ -265,8 +266,9 @@ class Session:
         )
 
     def _own_script(self) -> OwnScript:
-        folder, model = script_root(self._script), model_name(self._recorder.modules.roots())
-        return OwnScript(self._text, self._lines, folder, model, self._options.sources)
+        modules, folder = self._recorder.modules, script_root(self._script)
+        model, roots = model_name(modules.roots()), own_roots(modules)
+        return OwnScript(self._text, self._lines, folder, model, self._options.sources, roots)
 
     def _times(self) -> summary.Times:
         return self._started, self._examiner.elapsed, self._examiner.seconds

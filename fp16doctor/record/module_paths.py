@@ -24,6 +24,7 @@ from fp16doctor.record import own
 from fp16doctor.record.call_forms import CallForms
 from fp16doctor.record.compiled import is_compiled_graph
 from fp16doctor.record.owner import name_in_owner
+from fp16doctor.record.root_name import RootVariables
 from fp16doctor.record.shards import address_of, note_address
 from fp16doctor.record.threads import WatchedThread
 from fp16doctor.schema.wrappers import plain_names
@@ -66,6 +67,7 @@ class ModulePaths:
         self._pinned: set[int] = set()  # roots that the script has named itself
         self._roots: dict[int, weakref.ref[nn.Module]] = {}
         self._owners: dict[int, str] = {}  # what the names below a root begin with
+        self.variables = RootVariables()
         self._names: dict[int, _Known] = {}
         self._handles: list[Any] = []
         self._thread = WatchedThread()
@@ -130,8 +132,7 @@ class ModulePaths:
     def named_tensors(self) -> dict[int, tuple[str, bool, bool]]:
         """Return storage address -> (FQN, trains, is a buffer) of all roots' tensors.
 
-        Where two models use the same name, that of the later one gets its class and number in
-        front.
+        Where two models use the same name, the later one's has its class and number in front.
         """
         table: dict[int, tuple[str, bool, bool]] = {}
         taken: set[str] = set()
@@ -228,9 +229,13 @@ class ModulePaths:
             self._pinned.discard(number)
 
         self._roots[number] = ref = weakref.ref(root, forget)
-        self._owners[number] = "" if number in self._pinned else name_in_owner(root)
+        self._owners[number] = "" if number in self._pinned else self._in_front(root)
         self._learn(root, ref)
         return self._names[number]
+
+    def _in_front(self, root: nn.Module) -> str:
+        plain = [m for m in self.roots() if not self._owners.get(id(m))]
+        return name_in_owner(root) or self.variables.in_front_of(root, plain)
 
     def _learn(self, root: nn.Module, ref: weakref.ref[nn.Module]) -> None:
         plain = self._names_below(root)

@@ -7,11 +7,13 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
+import torch
 from torch import nn
 
 from fp16doctor.pipeline.own_formats import with_own_formats
 from fp16doctor.pipeline.own_lines import ScriptText
 from fp16doctor.pipeline.own_model import with_own_model
+from fp16doctor.pipeline.own_roots import OwnRoot, with_own_roots
 from fp16doctor.prescribe.remedies.change_dtype import dtype_remedy
 from fp16doctor.record.model_name import model_name
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict, Verification
@@ -110,3 +112,45 @@ def test_the_name_is_that_of_the_one_model_that_trains(monkeypatch: pytest.Monke
     assert model_name([nn.Linear(2, 2)]) == ""
     main.__dict__["same"] = net
     assert model_name([net]) == ""
+
+
+GEN, CRITIC = (OwnRoot(n, frozenset(("0", "2")), is_in_front=True) for n in ("gen", "critic"))
+BODY, HEAD = (
+    OwnRoot(n, frozenset((h,)), is_in_front=False) for n, h in (("body", "blocks"), ("head", "out"))
+)
+
+
+def of_roots(code: str, *roots: OwnRoot, name: str = "") -> str:
+    remedy = Remedy(RemedyKind.FP32_KEEP, "keep it", change=code)
+    (found,) = with_own_roots([Prescription(remedy, (0,), TRIED)], name, roots)
+    return found.remedy.change
+
+
+def test_a_module_of_one_of_several_models_is_taken_from_that_one() -> None:
+    assert of_roots("m = model.get_submodule('critic.2')", GEN, CRITIC) == (
+        "m = critic.get_submodule('2')"
+    )
+    assert of_roots("keep_fp32(model, ['critic.0', 'critic.2'])", GEN, CRITIC) == (
+        "keep_fp32(critic, ['0', '2'])"
+    )
+    assert of_roots("keep_fp32(model, ['blocks.1'])", BODY, HEAD) == "keep_fp32(body, ['blocks.1'])"
+    assert of_roots("keep_fp32(model, ['critic'])", GEN, CRITIC) == "keep_fp32(critic, [''])"
+    # a model that trains alone keeps its names, and one beside it is called by its own
+    student = OwnRoot("student", frozenset(("0", "2")), is_in_front=False)
+    code = "model.get_submodule('{}')"
+    assert of_roots(code.format("2"), student, CRITIC, name="student") == code.format("2")
+    assert of_roots(code.format("critic.2"), student, CRITIC, name="student") == (
+        "critic.get_submodule('2')"
+    )
+
+
+def test_modules_of_several_models_are_taken_from_a_dict_of_them() -> None:
+    code = of_roots("for n in ['gen.2', 'critic.2']:\n    m = model.get_submodule(n)", GEN, CRITIC)
+    gen, critic = (nn.Sequential(nn.Linear(1, 1), nn.Tanh(), nn.Linear(1, 1)) for _ in range(2))
+    space: dict[str, object] = {"torch": torch, "gen": gen, "critic": critic}
+    exec(code, space)
+    assert space["m"] is critic[2]
+    assert code.startswith("model = torch.nn.ModuleDict({'gen': gen, 'critic': critic})\n")
+    assert of_roots("keep_fp32(model, ['blocks.1', 'out'])", BODY, HEAD).endswith(
+        "keep_fp32(model, ['body.blocks.1', 'head.out'])"
+    )

@@ -1,0 +1,45 @@
+"""What a script calls an object: the variables that hold it.
+
+Must not know what kind of object it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from types import FrameType
+
+_DEPTH = 16  # frames between a call and the function whose variable is called, ours included
+_FOREIGN = ("torch", "fp16doctor")
+
+
+def variables_beside(value: object) -> dict[str, object]:
+    """Return the public variables of the namespace that holds ``value``, {} where none does.
+
+    Looked at are the script itself, then the modules and at last the functions that are running:
+    a look at a function's variables keeps them alive until it returns.
+    """
+    for space in _spaces():
+        if any(v is value for v in list(space.values())):
+            return {n: v for n, v in list(space.items()) if not n.startswith("_")}
+    return {}
+
+
+def _spaces() -> Iterator[Mapping[str, object]]:
+    yield getattr(sys.modules.get("__main__"), "__dict__", {})
+    frames = tuple(_frames())
+    for frame in frames:
+        yield frame.f_globals
+    for frame in frames:
+        if frame.f_locals is not frame.f_globals:
+            yield frame.f_locals
+
+
+def _frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEPTH):
+        if frame is None:
+            return
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _FOREIGN:
+            yield frame
+        frame = frame.f_back
