@@ -18,6 +18,7 @@ from fp16doctor.prescribe.paste_forms import with_forms
 from fp16doctor.prescribe.ranking import Rank, rank
 from fp16doctor.prescribe.remaining import faults_of
 from fp16doctor.prescribe.remedies import prescriptions
+from fp16doctor.prescribe.rising import with_rises
 from fp16doctor.prescribe.treatable import (
     OF_PRECISION,
     OF_ROUNDING,
@@ -76,6 +77,7 @@ def plan(
         bench.of_rounding = any(codes_of(f) & OF_ROUNDING for _, f in demanding(findings))
     case = Case(tuple(findings), bench, updates, refused, run, beyond)
     tried = tuple(held_to_intended(case, tuple(prescriptions(case))))
+    tried = tuple(with_rises(case, tried))
     found = tuple(map(with_forms, without_advice(tried, findings)))
     why = _beyond_precision(leading)
     if why:

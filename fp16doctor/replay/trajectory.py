@@ -27,7 +27,7 @@ from fp16doctor.replay.scales import read_loss, scale_of
 from fp16doctor.replay.solo import SoloPlayer
 from fp16doctor.replay.trial import loss_at
 from fp16doctor.schema.policy import PrecisionPolicy
-from fp16doctor.schema.tape import Tape, refs_in
+from fp16doctor.schema.tape import OpCall, Tape, refs_in
 
 PREDICTED_DECREASE = 0.02  # of the loss, by a step along the gradient where no optimizer ran
 SAFETY = 8  # a step that is right for one batch may be too long for the next
@@ -58,11 +58,13 @@ def follow(
     reference: Course | None = None,
     policy_of: Callable[[Tape], PrecisionPolicy] | None = None,
     carried: dict[int, Live] | None = None,
+    look: Callable[[OpCall, SoloPlayer], None] = lambda call, player: None,
 ) -> Course:
     """Replay ``tapes`` one behind the other.
 
     ``reference`` gives the step lengths where needed; ``policy_of`` a policy for each step where
-    it is not the same for all. ``carried`` is filled with what the steps leave behind, by address.
+    it is not the same for all. ``carried`` is filled with what the steps leave behind, by address;
+    ``look`` is called behind each op.
     """
     course = Course(policy.name)
     carried = {} if carried is None else carried
@@ -71,7 +73,7 @@ def follow(
             given = _length(reference, place)
             mine = policy if policy_of is None else policy_of(tape)
             try:
-                _Leg(tape, mine, carried, course, given).run()
+                _Leg(tape, mine, carried, course, given).run(look)
             except ReplayError as error:
                 course.failure = f"step {tape.step}: {error.message}"
                 break
@@ -106,7 +108,7 @@ class _Leg:
         self._gradients: dict[str, Tensor] = {}  # where backward ended, if no optimizer follows
         self._fixed = _scaler_state(tape)
 
-    def run(self) -> None:
+    def run(self, look: Callable[[OpCall, SoloPlayer], None]) -> None:
         for number, leaf in self._tape.leaves.items():
             live = self._carried.get(leaf.key)
             if live is not None and number not in self._fixed:
@@ -118,6 +120,7 @@ class _Leg:
                 self._backward_ended()
             self._read_loss(call.index)
             self._player.play(call)
+            look(call, self._player)
             for number in gone.get(call.index, ()):
                 self._player.env.drop(number)
         if end >= len(self._tape.ops):
