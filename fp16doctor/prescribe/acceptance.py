@@ -24,12 +24,14 @@ Must not know how candidates are found.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fp16doctor.errors import ReplayError
 from fp16doctor.replay.parameters import parameter_values
 from fp16doctor.replay.trajectory import Course
 from fp16doctor.replay.trial import Trial, loss_at
+from fp16doctor.schema.spelling import number
 from fp16doctor.schema.tape import Tape
 
 DESCENT_KEPT = 0.95  # share of the reference's decrease
@@ -43,6 +45,7 @@ COURSE_LOSS = 0.02  # share of the loss that two formats may differ by
 BEYOND_ROUNDING = 0.05  # gradient error that the rounding of a sound step does not reach
 IMPROVEMENT = 0.5  # of the run's gradient error that may remain, where nothing else was wrong
 FAULT_NOT_SHOWN = "the replayed steps do not show the fault"
+NOISE_DECIDES = "rounding noise alone moves the gradients of"  # begins the bound of such a proof
 LOST_TENSOR = 0.5  # share of one parameter's Σ|g| that may not be lost
 
 
@@ -71,6 +74,7 @@ class Judgement:
     lost: float  # largest share of one parameter's gradient that is lost
     loss: float | None
     ill_conditioned: bool = False  # the step alone cannot tell
+    floor: float = 0.0  # gradient error that rounding noise alone gives on the step
 
 
 def judge(
@@ -92,7 +96,9 @@ def judge(
         reason = f"{100 * lost:.3g} % of a parameter's gradient is lost"
         return Judgement(False, reason, 0, error, None, lost, candidate.loss)
     if is_ill_conditioned(error, floor):
-        return Judgement(True, "", 0, error, None, lost, candidate.loss, ill_conditioned=True)
+        return Judgement(
+            True, "", 0, error, None, lost, candidate.loss, ill_conditioned=True, floor=floor
+        )
     kept = descent(tape, reference, candidate)
     short = kept is not None and kept < 1 - tolerance * (1 - DESCENT_KEPT)
     reason = f"a step keeps {100 * (kept or 0):.3g} % of the fp32 descent" if short else ""
@@ -112,6 +118,19 @@ def _by_loss_alone(reference: Trial, candidate: Trial) -> Judgement:
 def is_ill_conditioned(error: float | None, floor: float) -> bool:
     """Tell whether a step's gradient error is no more than its own sensitivity to rounding."""
     return error is not None and floor >= ILL_CONDITIONED and error <= FLOOR_SPREAD * floor
+
+
+def noise_words(judgements: Sequence[Judgement], n_steps: int) -> str:
+    """Return why a large gradient error is accepted on ill-conditioned steps, "" for none."""
+    ill = [j for j in judgements if j.accepted and j.ill_conditioned]
+    if not ill:
+        return ""
+    worst = max(ill, key=lambda j: j.gradient_error or 0.0)
+    return (
+        f"{NOISE_DECIDES} {'a step' if len(ill) == 1 else f'{len(ill)} steps'} by up to "
+        f"{number(worst.floor)}, so that an error of {number(worst.gradient_error or 0.0)} there "
+        f"tells nothing and the losses of {n_steps} consecutive steps decide"
+    )
 
 
 def improvement_reason(

@@ -19,6 +19,7 @@ from fp16doctor.prescribe.acceptance import (
     gradient_error,
     improvement_reason,
     judge,
+    noise_words,
 )
 from fp16doctor.prescribe.attempt import Attempt
 from fp16doctor.prescribe.hidden import hidden_births, hidden_words
@@ -269,6 +270,8 @@ class Bench:
             return Verification(Verdict.NOT_VERIFIED, reason=attempt.failure)
         reason = next((j.reason for j in attempt.judgements if not j.accepted), "")
         reason = reason or attempt.course_reason or attempt.no_better
+        if attempt.accepted and attempt.course is not None:
+            reason = noise_words(attempt.judgements, len(attempt.course.losses))
         reason = "; ".join(filter(None, (reason, hidden_words(self.hidden(attempt)))))
         verdict = Verdict.VERIFIED if attempt.accepted else Verdict.REFUTED
         if reason.startswith(FAULT_NOT_SHOWN):

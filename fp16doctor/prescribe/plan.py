@@ -16,6 +16,7 @@ from fp16doctor.prescribe.joint import joint_cures
 from fp16doctor.prescribe.notes import note
 from fp16doctor.prescribe.paste_forms import with_forms
 from fp16doctor.prescribe.ranking import Rank, rank
+from fp16doctor.prescribe.reach import with_reach
 from fp16doctor.prescribe.remaining import faults_of
 from fp16doctor.prescribe.remedies import prescriptions
 from fp16doctor.prescribe.rising import with_rises
@@ -89,7 +90,7 @@ def plan(
     if answer.status is _PRESCRIBED:
         beside = note(case, [found[i] for i in answer.prescriptions])
         answer = replace(answer, sentence=answer.sentence + beside)
-    return without_twins(found, answer)
+    return without_twins(with_reach(found, answer, bench), answer)
 
 
 def _beyond_precision(leading: Finding) -> str:

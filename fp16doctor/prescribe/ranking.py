@@ -5,6 +5,7 @@ Must not know findings.
 
 from __future__ import annotations
 
+from fp16doctor.prescribe.acceptance import NOISE_DECIDES
 from fp16doctor.prescribe.edit import is_edit
 from fp16doctor.prescribe.remedies.keep_list import CHEAP_FLOPS
 from fp16doctor.prescribe.stored import REALISED, REALISED_FRACTION
@@ -31,13 +32,19 @@ def rank(prescription: Prescription) -> Rank:
     order = {
         RemedyKind.STORAGE: 5 if _NONFINITE in prescription.verification.after else 0,
         RemedyKind.LOSS_SCALE: 1,
-        RemedyKind.CODE_FIX: 4 if prescription.verification.reason else 2,
+        RemedyKind.CODE_FIX: 4 if _is_bound(prescription) else 2,
         RemedyKind.FP32_KEEP: 3 if flops <= CHEAP_FLOPS else 7,
         RemedyKind.DTYPE: _dtype(prescription),
         RemedyKind.FIXUP_INIT: 8,
     }
     edit = remedy.kind is not RemedyKind.FP32_KEEP or is_edit(remedy.change)
     return order[remedy.kind], bool(remedy.casts), not edit or flops > MODEST_FLOPS, flops, error
+
+
+def _is_bound(prescription: Prescription) -> bool:
+    """Tell whether a proof holds for something else; that steps are ill-conditioned is no bound."""
+    parts = prescription.verification.reason.split("; ")
+    return any(part and not part.startswith(NOISE_DECIDES) for part in parts)
 
 
 def _dtype(prescription: Prescription) -> int:

@@ -55,15 +55,23 @@ def _words(bench: Bench | None, finding: Finding) -> str:
     """What is known of the rise: as recorded up to the fault, in the fp32 replay behind it."""
     per_100 = next(e.measured for e in finding.evidence if e.quantity == RISE)
     recorded = f"{number(per_100)} binades per 100 steps"
-    points = _points(bench, finding)
+    of, points = _place(finding), _points(bench, finding)
     if not _goes_on(points):
-        return f"its amax rose by {recorded} up to there: more range moves the limit"
+        return f"the amax{of} rose by {recorded} up to there: more range only moves the limit"
     (first, low), (last, high) = points[0], points[-1]
     return (
-        f"in the fp32 replay its amax goes on growing, {number(low)} in step {first} and "
-        f"{number(high)} in step {last} ({recorded} before): more range moves the limit, it does "
-        "not end the growth"
+        f"the amax{of} goes on growing in fp32 too, {number(low)} in step {first} and "
+        f"{number(high)} in step {last} ({recorded} before): more range only moves the limit"
     )
+
+
+def _place(finding: Finding) -> str:
+    site = finding.site
+    if site is None:
+        return ""
+    line = site.source or site.caller
+    at = f"{line.file}:{line.line}" if line is not None else site.op
+    return f" of `{site.module_path or at}`"
 
 
 def _points(bench: Bench | None, finding: Finding) -> Points:
