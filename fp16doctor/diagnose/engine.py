@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fp16doctor.diagnose.folding import fold_collapse, fold_explained, merge_repeats, rank
+from fp16doctor.diagnose.loop_counts import with_loop_counts
 from fp16doctor.diagnose.rule import Observations, Rule, all_rules
 from fp16doctor.schema.finding import CheckOutcome, Finding, OutcomeOfCheck
 
@@ -31,7 +32,7 @@ def diagnose(
     explains = {rule.code: rule.explains for rule in asked if rule.explains}
     folded = fold_explained(rank(merge_repeats(found)), explains)
     folded = fold_collapse(seen, rank(folded))
-    return rank(folded), tuple(outcomes)
+    return with_loop_counts(seen, rank(folded)), tuple(outcomes)
 
 
 def _run(rule: Rule, seen: Observations) -> tuple[tuple[Finding, ...], CheckOutcome]:

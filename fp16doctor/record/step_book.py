@@ -5,6 +5,7 @@ Must not know how tapes are written.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fp16doctor.record.children import started_processes
 from fp16doctor.record.hand_skip import left_out
+from fp16doctor.record.loop_counts import Counts, LoopCounts
 from fp16doctor.record.op_info import LOSS_SEED, OpInfo
 from fp16doctor.record.ranks import joined, launched_as
 from fp16doctor.schema.recording import StepInfo
@@ -36,6 +38,7 @@ class StepMarks:
     attempt: int | None = None  # first op after the last optimizer attempt
     forward: int | None = None  # first op of the first grad-enabled forward
     batch: int | None = None  # samples: leading size of the first tensor the model was given
+    loops: Counts = ()  # what the script's loops count to
     left_out: bool = False  # the script did not take the step: its gradients were not finite
 
 
@@ -63,6 +66,7 @@ class StepBook:
         self._backwards = 0
         self._written_behind: set[int] = set()  # backwards with a write by hand behind them
         self._children = started_processes()
+        self._loop_counts = LoopCounts()
         self.ranks = launched_as()  # this process and those that train along
 
     def begin(self) -> None:
@@ -110,6 +114,7 @@ class StepBook:
     def optimizer_begins(self, recorder: Recorder) -> None:
         """An optimizer is about to step: the gradients are final."""
         self.marks.optimizer_at = len(recorder.roll.ops)
+        self.marks.loops = self._loop_counts.at(sys._getframe(1))
 
     def batch_of(self, args: Any) -> None:
         """Note how many samples the first model call of the step was given."""
@@ -250,5 +255,6 @@ class StepBook:
                 n_ops=len(roll.ops) - (self.marks.forward or 0),
                 n_nonfinite_ops=roll.n_flagged,
                 next_loss_scale=following,
+                loops=self.marks.loops,
             )
         )

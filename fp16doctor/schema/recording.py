@@ -79,6 +79,7 @@ class StepInfo:
     n_ops: int = 0  # ATen calls
     n_nonfinite_ops: int = 0  # of which had inf or NaN in an output
     next_loss_scale: float | None = None  # GradScaler's scale after update()
+    loops: tuple[tuple[str, int], ...] = ()  # variables of the script's loops around it, by value
 
     @property
     def lost(self) -> bool:
