@@ -21,7 +21,7 @@ from fp16doctor.schema.spelling import number
 
 FEWEST = 6  # steps of the fp32 replay that make a trend
 SURE = 2.0  # standard errors of the slope that it has to be above 0
-_SAME_USE = 0.5  # of the largest amax: below it the place was given something else
+_SAME_USE = 0.5  # of the largest amax so far: below it the place was given something else
 _WIDER = (RemedyKind.DTYPE, RemedyKind.FP32_KEEP)
 _LOSS = "loss after "
 
@@ -83,8 +83,12 @@ def _points(bench: Bench | None, finding: Finding) -> Points:
             found = heights(bench.window, FP32, finding.site)
     except ReplayError:
         return ()
-    top = max((x for _, x in found if isfinite(x)), default=0.0)
-    return [(s, x) for s, x in found if isfinite(x) and x > _SAME_USE * top]
+    used, top = [], 0.0
+    for step, amax in found:
+        top = max(top, amax) if isfinite(amax) else top
+        if isfinite(amax) and amax > _SAME_USE * top:
+            used.append((step, amax))
+    return used
 
 
 def _goes_on(points: Points) -> bool:
@@ -97,4 +101,5 @@ def _goes_on(points: Points) -> bool:
     spread = sum((x - mean_x) ** 2 for x in xs)
     slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
     rest = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in zip(xs, ys, strict=True))
-    return slope > SURE * (rest / (n - 2) / spread) ** 0.5
+    error = float((rest / (n - 2) / spread) ** 0.5)
+    return slope > SURE * error

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fp16doctor.replay.dataflow import producers_of
-from fp16doctor.replay.environment import Live, torch_dtype
+from fp16doctor.replay.environment import Live
 from fp16doctor.replay.op_traits import base
 from fp16doctor.replay.trajectory import Course, follow
 from fp16doctor.replay.values import FORMAT_NAMES, HALF

@@ -1,4 +1,4 @@
-"""Optimizer state in fp16: a finite step is not enough, fp32 parameters make the one that is meant."""
+"""Optimizer state in fp16: a finite step is not enough; fp32 parameters make the one meant."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def loss(model: nn.Module, cast: Callable[[Tensor], Tensor]) -> Tensor:
     return 0.03 * F.mse_loss(model(x).float(), 0.1 * torch.randn(8, 3))
 
 
-def tapes(form: str = PURE, dtype: torch.dtype = torch.float16, **options: float) -> tuple[Tape, ...]:
+def tapes(
+    form: str = PURE, dtype: torch.dtype = torch.float16, **options: float
+) -> tuple[Tape, ...]:
     job = Job(Words, loss, form, dtype, optimizer=torch.optim.Adam,
               options={"lr": 1e-3, **options}, steps=6)  # fmt: skip
     return tuple(job.tapes())
