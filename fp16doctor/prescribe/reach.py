@@ -19,6 +19,7 @@ from fp16doctor.schema.prescription import (
 )
 
 _BY_REPLAY = "by replay of "
+_TOLD = (_BY_REPLAY, "replayed up to ")  # a proof that says itself which steps it is of
 
 
 def with_reach(
@@ -39,12 +40,12 @@ def with_reach(
 
 def _told(proof: Verification, first: int | None) -> Verification:
     words = _words(proof.steps, len(proof.losses), first)
-    if proof.verdict is not Verdict.VERIFIED or not words or _BY_REPLAY in proof.reason:
+    told = any(says in proof.reason for says in _TOLD)
+    if proof.verdict is not Verdict.VERIFIED or not words or told:
         return proof
-    parts = proof.reason.split("; ") if proof.reason else []
-    place = int(bool(parts) and parts[0].startswith(TOGETHER))  # that has to come first
-    parts.insert(place, words)
-    return replace(proof, reason="; ".join(parts))
+    joint = proof.reason.startswith(TOGETHER)  # that has to come first
+    parts = (proof.reason, words) if joint else (words, proof.reason)
+    return replace(proof, reason="; ".join(filter(None, parts)))
 
 
 def _words(steps: tuple[int, ...], n_course: int, first: int | None) -> str:

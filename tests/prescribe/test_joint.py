@@ -65,7 +65,9 @@ def test_an_overflow_and_lost_gradients_get_a_list_and_a_scale(
     assert scale.treats == (1 - overflow,)
     for part, other in ((keep, scale), (scale, keep)):
         assert part.verification.verdict is Verdict.VERIFIED
-        assert part.verification.reason == f"tried together with: {other.remedy.title}"
+        together = f"tried together with: {other.remedy.title}"
+        told = f"{together}; on one step only, by replay of step 0"
+        assert part.verification.reason == told
         assert part.verification.after["gradient lost"] < 0.5
         assert part.verification.after["loss scale"] == window["recommended"]
 

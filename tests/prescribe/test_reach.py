@@ -56,11 +56,12 @@ def reason(
         ((), 0, "", ""),
         ((4,), 0, "only so", "on one step only, by replay of step 4; only so"),
         ((4,), 0, "by replay of step 4; x", "by replay of step 4; x"),
+        ((4,), 0, "replayed up to the op that raised", "replayed up to the op that raised"),
         (
             (4,),
             0,
             "tried together with: a; b",
-            "tried together with: a; on one step only, by replay of step 4; b",
+            "tried together with: a; b; on one step only, by replay of step 4",
         ),
     ],
 )
