@@ -30,6 +30,8 @@ from fp16doctor.schema.finding import Severity
 Schedule = Callable[[int], Any]
 OnTrouble = Literal["record", "report", "raise"] | Callable[[Diagnosis], Any]
 
+INTERACTIVE = "interactive session"  # in place of a script's name
+
 _running: list[profile] = []  # at most one
 
 
@@ -242,8 +244,10 @@ class profile:  # named like torch.profiler's, which is used the same way
             wants_tape=self._plan.wants_tape,
             before_step=self._before_step,
         )
-        script = sys.argv[0] if sys.argv and sys.argv[0] else "interactive session"
-        return Session(options, script, tuple(sys.argv[1:]), self._trouble)
+        # In a notebook argv is that of the kernel, whose __main__ is the cells and has no file.
+        in_script = sys.argv and sys.argv[0] and hasattr(sys.modules["__main__"], "__file__")
+        script, *argv = sys.argv if in_script else [INTERACTIVE]
+        return Session(options, script, tuple(argv), self._trouble)
 
     def _before_step(self) -> None:
         raising, self._raising = self._raising, None

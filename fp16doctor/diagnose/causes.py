@@ -86,7 +86,7 @@ def causes(seen: Observations, rule_name: str | None = None) -> tuple[Cause, ...
         if poisoned is not None:
             found[poisoned] = _fold_all(found[poisoned], trace)
             continue
-        given = harmful(trace)
+        given = harmful(seen, trace)
         if given is not None and "parameters" in given.reaches:
             break
         if given is not None:

@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Iterator
 from types import CodeType, TracebackType
 
+from fp16doctor.record.notebook import cell_of
 from fp16doctor.schema.location import SourceLine
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -124,7 +125,8 @@ def _source_line(step: TracebackType, folder: str) -> SourceLine:
     real = os.path.realpath(code.co_filename)
     text = linecache.getline(code.co_filename, line, step.tb_frame.f_globals).strip()
     return SourceLine(
-        file=os.path.relpath(real, folder) if _below(real, folder) else real,
+        file=cell_of(code.co_filename)
+        or (os.path.relpath(real, folder) if _below(real, folder) else real),
         line=line,
         function=_qualified_name(code),
         text=text or None,

@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 
 import torch
 
+from fp16doctor.record.notebook import cell_of
 from fp16doctor.schema.location import SourceContext, SourceLine
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -122,12 +123,15 @@ class SourceLines:
         return SourceLine(self.shorten(code.co_filename), number, function, text or None)
 
     def shorten(self, path: str) -> str:
-        """Return ``path`` relative to the script's folder, or below site-packages, or as it is."""
+        """Return ``path`` relative to the script's folder, or below site-packages, or as it is.
+
+        A notebook's cell is named by its number.
+        """
         full = os.path.realpath(path)
         roots = (root for root in (self._root, *self._sites) if full.startswith(root))
         root = next(roots, "")
         outside = full if os.pardir in path.split(os.sep) else path
-        short = full[len(root) :] if root else outside
+        short = cell_of(path) or (full[len(root) :] if root else outside)
         self._paths[short] = path
         return short
 

@@ -80,3 +80,26 @@ def test_the_advice_names_the_code_to_write(options: dict[str, Any]) -> None:
 def test_every_step_and_a_schedule_contradict_each_other() -> None:
     with pytest.raises(UsageError, match="every_step=True and schedule="):
         fp16doctor.profile(every_step=True, schedule=lambda step: "NONE")
+
+
+def test_inf_that_an_unseen_step_left_in_the_weights_is_not_blamed_on_the_next() -> None:
+    """inf - inf in the next step's first op is NaN in any format, and no fault of that op."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 2).half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with fp16doctor.profile(model, optimizer) as prof:
+        for step in range(8):
+            optimizer.zero_grad()
+            x = torch.tensor([[1.0, -1.0]]).half()
+            loss = model(x).float().sum() * 1e-4
+            if step == 5:
+                loss = loss + (model.weight.float() * 1e6).sum()  # inf in an fp16 gradient
+            loss.backward()
+            optimizer.step()
+    leading = prof.diagnosis.findings[0]
+    assert taped(prof.diagnosis) == [0, 1, 2, 6, 7]
+    assert leading.code == "FD115"
+    assert leading.site is not None
+    assert leading.site.step == 6
+    assert "every_step=True" in leading.advice
+    assert "FD112" not in {f.code for f in prof.diagnosis.findings}

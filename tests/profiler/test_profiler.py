@@ -7,6 +7,7 @@ import io
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -178,3 +179,17 @@ def test_importing_the_package_does_not_import_torch() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_in_a_notebook_the_kernel_is_not_taken_for_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = tmp_path / "kernel_launcher.py"
+    kernel.write_text("secret = 1\n")
+    monkeypatch.setattr(sys, "argv", [str(kernel), "-f", "connection.json"])
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    loop = Loop()
+    with fp16doctor.profile() as prof:
+        loop.step()
+    run = prof.diagnosis.run
+    assert (run.script, run.argv) == ("interactive session", ())

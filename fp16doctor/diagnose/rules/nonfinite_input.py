@@ -40,7 +40,7 @@ def nonfinite_input(seen: Observations) -> Iterator[Finding]:
     """Yield one finding: the first step that took harm, else the first that the script left out."""
     spared: Finding | None = None
     for trace in sorted(seen.traces, key=lambda t: t.step):
-        found = harmful(trace)
+        found = harmful(seen, trace)
         if found is not None:
             if is_from_outside(seen, trace, found):
                 yield _finding(seen, trace, found)

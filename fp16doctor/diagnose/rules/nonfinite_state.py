@@ -35,7 +35,7 @@ from fp16doctor.schema.trace import Poison, ReplayTrace
 def nonfinite_state(seen: Observations) -> Iterator[Finding]:
     """Yield one finding: the first step that took harm, where no examined step explains it."""
     for trace in sorted(seen.traces, key=lambda t: t.step):
-        found = harmful(trace)
+        found = harmful(seen, trace)
         if found is not None:
             if not is_from_outside(seen, trace, found):
                 yield _finding(seen, trace, found)

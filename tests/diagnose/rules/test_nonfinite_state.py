@@ -26,7 +26,7 @@ def test_names_the_parameter_and_the_step_that_was_not_examined() -> None:
     assert "5 ops of step 3 gave inf or NaN, and that step was not examined." in finding.cause
     assert finding.severity is Severity.ERROR
     assert "`fp16doctor scan`" in finding.advice
-    assert "ProfilerAction.RECORD_AND_SAVE" in finding.advice
+    assert "every_step=True" in finding.advice
     assert "every=" not in finding.advice  # it leaves steps between two tapes
 
 
