@@ -49,7 +49,8 @@ class Case:
 
         What 16 bits rounded to 0 may be divided by, or its logarithm taken, in fp32.
         """
-        named = frozenset(format_of(f) for _, f in self.of_precision) & {"fp16", "bf16"}
+        found = (format_of(f) for _, f in self.of_precision)
+        named = frozenset(n for n in found if n in ("fp16", "bf16"))
         tapes = self.bench.tapes if self.bench is not None else ()
         return named or frozenset(n for t in tapes for n in formats_of(t))
 
