@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fp16doctor.prescribe.attempt import Attempt
 from fp16doctor.prescribe.bench import Bench
-from fp16doctor.prescribe.steps import device_of
+from fp16doctor.prescribe.steps import device_of, formats_of
 from fp16doctor.prescribe.treatable import demanding, format_of, of_precision
 from fp16doctor.replay.values import HALF
 from fp16doctor.schema.finding import Fault, Finding
@@ -45,9 +45,14 @@ class Case:
 
     @property
     def formats(self) -> frozenset[str]:
-        """16-bit formats in which the findings arose."""
-        named = {format_of(f) for _, f in self.of_precision}
-        return frozenset(n for n in named if n in ("fp16", "bf16"))
+        """16-bit formats in which the findings arose, else those of the recorded steps.
+
+        What 16 bits rounded to 0 may be divided by, or its logarithm taken, in fp32.
+        """
+        found = (format_of(f) for _, f in self.of_precision)
+        named = frozenset(n for n in found if n in ("fp16", "bf16"))
+        tapes = self.bench.tapes if self.bench is not None else ()
+        return named or frozenset(n for t in tapes for n in formats_of(t))
 
     @property
     def device(self) -> str:

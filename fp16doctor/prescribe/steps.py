@@ -14,6 +14,12 @@ def format_of(tape: Tape) -> str:
     return "bf16" if names.count("bfloat16") > names.count("float16") else "fp16"
 
 
+def formats_of(tape: Tape) -> frozenset[str]:
+    """Return the 16-bit formats that results of a step have."""
+    names = {r.dtype for c in tape.ops for r in refs_in(c.outputs)}
+    return frozenset(n for d, n in (("float16", "fp16"), ("bfloat16", "bf16")) if d in names)
+
+
 def device_of(tape: Tape) -> str:
     """Return the kind of device that most of a step ran on, or was meant to: "cpu", "cuda"."""
     if tape.device:

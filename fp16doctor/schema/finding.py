@@ -39,6 +39,8 @@ RISE = "rise in binades per 100 steps"
 REFERENCE_FAILS = "elements that are inf or NaN in the reference as well"
 # Quantity of an Evidence: a value that was rounded before the step, so that no replay undoes it.
 STORED = "value held in 16 bits before the step"
+# Quantity of an Evidence: a scaler that brings the scale back up at once, whatever it starts at.
+SCALE_RAISED = "times the loss scale was raised"
 SCALER_RAISED = "calls of GradScaler that raised"
 
 

@@ -66,11 +66,11 @@ def scaled_trace(*events: Event, step: int = 0, scale: float = 65536.0) -> Repla
 
 
 def attempts(pattern: str, scale: float = 65536.0) -> tuple[StepInfo, ...]:
-    """Attempts under a GradScaler: s = skipped (the scale halves), . = taken."""
+    """Attempts under a GradScaler: s = skipped (the scale halves), . = taken, ^ = and raised."""
     steps = []
     for number, mark in enumerate(pattern):
         skipped = mark == "s"
-        following = scale / 2 if skipped else scale
+        following = scale / 2 if skipped else scale * (2 if mark == "^" else 1)
         steps.append(
             StepInfo(
                 number,

@@ -23,6 +23,7 @@ References:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -43,6 +44,9 @@ from fp16doctor.diagnose.stored_words import stored_evidence, stored_words
 from fp16doctor.formats.scalar import round_scalar
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
 from fp16doctor.schema.trace import Event
+
+_GUARDS = frozenset(["add", "clamp", "clamp_min", "maximum"])  # ops that an eps goes into
+_EPS = re.compile(r"eps|\b\d*\.?\d*e-\d+", re.IGNORECASE)
 
 
 @rule(code="FD111", name="rounded-onto-boundary", needs=("recording", "traces"))
@@ -154,6 +158,12 @@ def _advice(cause: Cause) -> str:
         return "use `F.logsigmoid` or `F.binary_cross_entropy_with_logits` on the logits"
     if op in LOGARITHMS:
         return f"compute the operand and its logarithm in fp32: {in_fp32(event.site)}"
+    if op in DIVISIONS and not _has_eps(event, source):
+        made = in_fp32(event.cause_site or event.site)
+        return (
+            f"compute the divisor in fp32: {made}; or keep it away from 0 with a number that "
+            f"{event.format} can hold, at least {number(fmt.smallest_normal)}"
+        )
     if op in DIVISIONS:
         return (
             f"raise eps to a value that {event.format} can hold, at least "
@@ -161,6 +171,13 @@ def _advice(cause: Cause) -> str:
             "or divide in fp32"
         )
     return in_fp32(event.cause_site or event.site)
+
+
+def _has_eps(event: Event, source: str) -> bool:
+    """Whether something was done against a divisor of 0: by the op that made it, or on the line."""
+    sites = (event.site, event.cause_site)
+    texts = [s.source.text or "" for s in sites if s is not None and s.source is not None]
+    return source in _GUARDS or any(_EPS.search(text) for text in texts)
 
 
 def _evidence(cause: Cause) -> tuple[Evidence, ...]:

@@ -15,7 +15,7 @@ from fp16doctor.prescribe.steps import device_of, tape_has_scale
 from fp16doctor.prescribe.stored import trains_half_parameters
 from fp16doctor.prescribe.treatable import codes_of, misuses_scaler
 from fp16doctor.replay.scales import scale_of
-from fp16doctor.schema.finding import Fault, Finding
+from fp16doctor.schema.finding import SCALE_RAISED, Fault, Finding
 from fp16doctor.schema.prescription import (
     Prescription,
     Remedy,
@@ -58,7 +58,9 @@ def makes_scaler(remedy: Remedy) -> bool:
 
 
 def of_the_scale(finding: Finding) -> bool:
-    """Tell whether another loss scale may cure it; none mends how the scale is used."""
+    """Tell whether another loss scale may cure it; none mends how the scale is used, or raised."""
+    if any(e.quantity == SCALE_RAISED for e in finding.evidence):
+        return False
     may = bool(codes_of(finding) & CODES) or finding.fault is Fault.LOSS_SCALE
     return may and not misuses_scaler(finding)
 

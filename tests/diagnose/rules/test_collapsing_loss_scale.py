@@ -6,8 +6,9 @@ import pytest
 from making import attempts, event, observed, plain, scaled_trace
 
 from fp16doctor.diagnose.rules.collapsing_loss_scale import collapsing_loss_scale
+from fp16doctor.prescribe.remedies.loss_scale import of_the_scale
 from fp16doctor.schema.finding import Fault, Severity
-from fp16doctor.schema.recording import Outcome, OutcomeKind
+from fp16doctor.schema.recording import Outcome, OutcomeKind, StepInfo
 
 FIRING = observed(steps=attempts("." * 5 + "s" * 20))
 SILENT = observed(steps=attempts("sss" + "." * 40 + "s" + "." * 20))
@@ -56,3 +57,47 @@ def test_a_running_script_is_judged_by_its_scale_only() -> None:
 
 def test_runs_without_scaler() -> None:
     assert not list(collapsing_loss_scale(observed(steps=plain(10))))
+
+
+def steep(turns: int) -> tuple[StepInfo, ...]:
+    """Each step taken raises the scale fourfold, and two are skipped for it."""
+    rows = [(1.0, False), (4.0, True), (2.0, True)] * turns
+    return tuple(
+        StepInfo(n, loss=2.0, loss_scale=1024 * scale, found_inf=skipped, skipped=skipped)
+        for n, (scale, skipped) in enumerate(rows)
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "times", "severity", "factor"),
+    [
+        (attempts("^s" * 10), 10, Severity.WARNING, ""),
+        (attempts("^s" + "..^s" * 5), 6, Severity.WARNING, ""),
+        (steep(6), 6, Severity.ERROR, "`growth_factor=2`"),
+    ],
+)
+def test_a_scale_that_is_raised_at_once(
+    steps: tuple[StepInfo, ...], times: int, severity: Severity, factor: str
+) -> None:
+    (finding,) = collapsing_loss_scale(observed(steps=steps))
+    assert f"raised the loss scale {times} times" in finding.what
+    assert finding.severity is severity
+    assert "`growth_interval`" in finding.advice
+    assert factor in finding.advice
+    assert not of_the_scale(finding)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["...^s" * 8, ".....^" * 4 + "...", "^^^...." + "s..." * 3, "^s^s^s", "^^^^.." + "..ss.." * 9],
+    ids=["a fifth", "raised, none skipped", "raised before", "few attempts", "below the raises"],
+)
+def test_raises_that_cost_little(pattern: str) -> None:
+    found = collapsing_loss_scale(observed(steps=attempts(pattern)))
+    assert not [f for f in found if "raised" in f.what]
+
+
+def test_a_scale_that_is_raised_while_it_falls_below_one_has_fallen() -> None:
+    (finding,) = collapsing_loss_scale(observed(steps=attempts("^s^s^sss" * 3, 2.0)))
+    assert "the scale is below 1" in finding.what
+    assert of_the_scale(finding)

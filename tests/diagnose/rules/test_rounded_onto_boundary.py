@@ -113,3 +113,12 @@ def test_a_value_that_was_rounded_before_the_step() -> None:
     assert was_stored(finding)
     assert not of_precision((finding,))
     assert not beyond_formats(finding)
+
+
+def test_a_divisor_without_an_eps_is_not_told_to_raise_one() -> None:
+    operands = (("self", 1e-3, 1e-3), ("other", 0.0, 1e-8))
+    div = boundary("aten.div.Tensor", "aten.amax.default", *operands)
+    (finding,) = rounded_onto_boundary(observed(trace(div)))
+    assert "raise eps" not in finding.advice
+    assert finding.advice.startswith("compute the divisor in fp32: ")
+    assert "a number that fp16 can hold, at least 2⁻¹⁴" in finding.advice
