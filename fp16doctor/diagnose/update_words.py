@@ -41,7 +41,10 @@ def _typical(update: UpdateLoss) -> float | None:
 
 
 def arrives(update: UpdateLoss) -> str:
-    """``0 % arrives``."""
+    """``0 % arrives``; from the step on from which it is less than over all of them."""
+    still = update.standstill
+    if still is not None and still.realised < update.realised:
+        return f"from step {still.first} on {number(100 * still.realised)} % arrives"
     return f"{number(100 * update.realised)} % arrives"
 
 
