@@ -73,7 +73,8 @@ def movement(update: UpdateLoss) -> tuple[Evidence, ...]:
     """Realised fraction and unchanged elements, over the examined steps."""
     name = f"`{update.name}`" if update.name else "the tensor"
     still = update.standstill
-    late = () if still is None else (
+    same = still is None or still.realised == update.realised  # it never followed
+    late = () if still is None or same else (
         Evidence(f"realised fraction of the updates of {name} from step {still.first} on",
                  still.realised, "replayed:fp32", limit=1.0, limit_name="full update",
                  format=update.format),
