@@ -41,7 +41,10 @@ def _typical(update: UpdateLoss) -> float | None:
 
 
 def arrives(update: UpdateLoss) -> str:
-    """``0 % arrives``."""
+    """``0 % arrives``; from the step on from which it is less than over all of them."""
+    still = update.standstill
+    if still is not None and still.realised < update.realised:
+        return f"from step {still.first} on {number(100 * still.realised)} % arrives"
     return f"{number(100 * update.realised)} % arrives"
 
 
@@ -70,7 +73,8 @@ def movement(update: UpdateLoss) -> tuple[Evidence, ...]:
     """Realised fraction and unchanged elements, over the examined steps."""
     name = f"`{update.name}`" if update.name else "the tensor"
     still = update.standstill
-    late = () if still is None else (
+    same = still is None or still.realised == update.realised  # it never followed
+    late = () if still is None or same else (
         Evidence(f"realised fraction of the updates of {name} from step {still.first} on",
                  still.realised, "replayed:fp32", limit=1.0, limit_name="full update",
                  format=update.format),

@@ -164,7 +164,8 @@ def _place(diagnosis: Diagnosis) -> str:
     """What stands behind the line, or in its place where there is none."""
     top, site = top_finding(diagnosis), _site(diagnosis)
     if top is None and diagnosis.run.outcome.source:
-        return "where the exception left the script"
+        ended = diagnosis.run.outcome.kind is OutcomeKind.EXITED
+        return "where the script ended" if ended else "where the exception left the script"
     if site is not None:
         return wording.joined(_op(site), _reason(top) if top else "")
     return "the run as a whole, no single op" if top else _nothing_to_place(diagnosis)

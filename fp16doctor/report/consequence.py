@@ -32,7 +32,8 @@ def harm(diagnosis: Diagnosis, top: Finding) -> list[str]:
     if _ends_in_loss(diagnosis, top):
         at = f"at step {top.site.step}" if top.site else "in the last step"
         return [f"the loss is not finite {at}"]
-    said = [step_words.loss_words(steps), step_words.no_update(steps), _mostly_skipped(diagnosis)]
+    loss, none_taken = step_words.loss_words(steps), step_words.no_update(steps)
+    said = [loss, none_taken or _mostly_skipped(diagnosis), _kept(top)]
     if top.severity is Severity.ERROR and not said[0]:
         said += [_wrong(top), _unmoved(top), step_words.no_fall(steps)]
     return [p for p in said if p]
@@ -77,6 +78,13 @@ def _ends_in_loss(diagnosis: Diagnosis, top: Finding) -> bool:
 def _known_loss(diagnosis: Diagnosis, top: Finding) -> bool:
     known = {s.step for s in diagnosis.steps if s.loss is not None}
     return top.severity is Severity.ERROR and top.site is not None and top.site.step in known
+
+
+def _kept(top: Finding) -> str:
+    """What outlives the step: running statistics that evaluation reads, as of a batch norm."""
+    left = top.fault in NONFINITE_FAULTS and top.severity is Severity.ERROR
+    only = "buffers" in top.reaches and "parameters" not in top.reaches
+    return "inf or NaN is left in the buffers" if left and only else ""
 
 
 def _mostly_skipped(diagnosis: Diagnosis) -> str:

@@ -27,15 +27,15 @@ TERMS: dict[str, str] = {
     "overflow threshold": "first magnitude that rounds to inf: 65520 in fp16",
     "pinned": "the reference replay takes this op's result from the run, it does not compute it",
     "recorded": "seen in the run itself",
+    "refuted": "the change was tried on recorded steps, and one of the criteria was not met",
     "replayed": "computed again from the recorded step, under the named format",
     "skipped": "the optimizer step was not taken, since a gradient was non-finite",
     "smallest normal": "smallest magnitude with full precision: 2⁻¹⁴ in fp16",
     "smallest subnormal": "smallest magnitude that is not zero: 2⁻²⁴ in fp16",
     "subnormal": "not zero, and below the smallest normal number: reduced precision",
-    "refuted": "the change was tried on recorded steps, and one of the criteria was not met",
     "underflow": "the exact result is not zero, and zero in the format",
-    "verified": "the change was tried on recorded steps: nothing of them is inf or NaN with it, the "
-    "fault is gone, and they train as they do in fp32",
+    "verified": "the change was tried on recorded steps: with it nothing is inf or NaN, the fault "
+    "is gone, and the steps train as they do in fp32",
 }
 
 LOSS_AFTER = "loss at the end"  # of as many consecutive steps as its cell says

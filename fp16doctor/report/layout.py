@@ -22,6 +22,7 @@ _STYLES = {
     "refuted": "red",
     "not verified": "yellow",
     "label": "dim",
+    "strong": "bold",
 }
 
 
@@ -32,12 +33,21 @@ class Lines:
         self.width, self._color = max(width, NARROWEST), color
         self.lines: list[str] = []
 
-    def put(self, text: str, *, indent: int = 0, label: str = "", style: str = "label") -> None:
+    def put(
+        self,
+        text: str,
+        *,
+        indent: int = 0,
+        label: str = "",
+        style: str = "label",
+        strong: bool = False,
+    ) -> None:
         """Add wrapped text behind a label of ``indent`` columns; words stay whole, to be copied."""
         body = wrapped(text, self.width - indent) or [""]
         first = self.paint(label, style) + " " * (indent - len(label))
         for i, line in enumerate(body):
-            self.lines.append((first if i == 0 else " " * indent) + line)
+            shown = self.paint(line, "strong") if strong else line
+            self.lines.append((first if i == 0 else " " * indent) + shown)
 
     def code(self, text: str, *, indent: int, label: str = "") -> None:
         """Add lines of code as they are: wrapped, they could not be pasted."""

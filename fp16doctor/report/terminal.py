@@ -79,7 +79,8 @@ def _more(outputs: tuple[str, str] | None) -> str:
 
 def _answer(page: Lines, view: ReportView) -> None:
     answer = view.answer
-    page.put(answer.verdict, indent=_ANSWER_LABEL + 1, label="verdict", style=answer.mark)
+    indent = _ANSWER_LABEL + 1
+    page.put(answer.verdict, indent=indent, label="verdict", style=answer.mark, strong=True)
     if answer.details:
         page.put(answer.details, indent=_ANSWER_LABEL + 1)
     place = wording.joined(answer.line, answer.place)

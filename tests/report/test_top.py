@@ -13,7 +13,7 @@ from fp16doctor.report.view_model import AnswerView
 from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence, Fault
 from fp16doctor.schema.prescription import Recommendation, RecommendationStatus, Verdict
-from fp16doctor.schema.recording import StepInfo
+from fp16doctor.schema.recording import OutcomeKind, StepInfo
 
 HandMade = dict[str, Callable[[], Diagnosis]]
 NB = "\u00a0"
@@ -173,6 +173,8 @@ def test_a_healthy_run_names_its_nearest_limit(healthy: Diagnosis, overflow: Dia
         f"4.0{NB}bits)"
     ) in place
     assert "headroom" in head(replace(healthy, ranges=(small,)))
+    bare = replace(seen, module_path="0")
+    assert "the output of `0` (Linear) reaches" in top(replace(healthy, ranges=(bare,))).place
 
 
 def test_a_steady_headroom_is_called_so(healthy: Diagnosis, overflow: Diagnosis) -> None:
@@ -212,3 +214,19 @@ def test_a_nan_loss_gets_no_nearest_limit(hand_made: HandMade, overflow: Diagnos
     unexplained = replace(hand_made["unexplained"](), ranges=overflow.ranges)
     assert math.isnan(unexplained.steps[-1].loss or 0.0)
     assert "nearest" not in top(unexplained).place
+
+
+def test_what_outlives_a_skipped_step_is_told(overflow: Diagnosis) -> None:
+    top_one = replace(overflow.findings[0], reaches=("loss", "gradients", "buffers"))
+    said = top(replace(overflow, findings=(top_one,)))
+    assert "0 of 30 optimizer steps were taken and inf or NaN is left in the buffers: `" in (
+        said.verdict
+    )
+    lost = replace(top_one, reaches=("loss", "parameters", "buffers"))
+    assert "buffers" not in top(replace(overflow, findings=(lost,))).verdict
+
+
+def test_an_exit_is_no_exception(hand_made: HandMade) -> None:
+    run = hand_made["raised-without-finding"]().run
+    left = replace(run, outcome=replace(run.outcome, kind=OutcomeKind.EXITED, status=2))
+    assert top(replace(hand_made["healthy"](), run=left)).place == "where the script ended"

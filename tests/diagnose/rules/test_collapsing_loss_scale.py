@@ -39,6 +39,22 @@ def test_collapses(pattern: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pattern", "scale", "severity"),
+    [
+        (".....s..s.....", 1.0, Severity.WARNING),  # below one, and training goes on
+        (".....s......ss", 1.0, Severity.WARNING),  # two skips end many a sound run
+        ("...........sss", 1.0, Severity.ERROR),  # does not recover
+        ("ss.ss.ss.ss.s.", 65536.0, Severity.ERROR),  # most are skipped
+    ],
+)
+def test_severity_follows_what_is_still_trained(
+    pattern: str, scale: float, severity: Severity
+) -> None:
+    (finding,) = collapsing_loss_scale(observed(steps=attempts(pattern, scale)))
+    assert finding.severity is severity
+
+
+@pytest.mark.parametrize(
     "pattern", ["ss....", "....ss", "sss...", "s" * 16 + "." * 12, "s....s....s....s....", ""]
 )
 def test_ordinary_skips(pattern: str) -> None:
