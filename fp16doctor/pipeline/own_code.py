@@ -31,7 +31,7 @@ def placed(code: str, script: Script | None, model: str) -> str:
     number = start.statement.lineno
     indent = indent_of(script.lines, number)
     own = in_code(code, start.model).strip("\n").split("\n")
-    edit = Edit(number, number - 1, tuple(f"{indent}{line}".rstrip() for line in own))
+    edit = Edit(number, number - 1, tuple(f"{indent}{line}".rstrip() for line in own if line))
     return diff(script.path, script.lines, [edit]) or f"{_PLACE}:\n{code}"
 
 

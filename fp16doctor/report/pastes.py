@@ -37,16 +37,21 @@ def _place(cure: Prescription, do: str) -> int:
 
 
 def _paste(cure: Prescription) -> PasteView:
-    text = cure.remedy.change
+    text = _told(cure)
     verified = cure.verification.verdict is Verdict.VERIFIED
     return PasteView(
         title=cure.remedy.title,
         change=text,
-        short=cure.remedy.forms.get(_SHORT_FORM, "") or text,
         kind=_kind(text),
         unproved="" if verified else _NOT_VERIFIED,
         long=len(text.splitlines()) > _LONG,
     )
+
+
+def _told(cure: Prescription) -> str:
+    """The shortest text that does it, the same wherever the answer is shown."""
+    short = cure.remedy.forms.get(_SHORT_FORM, "").replace("\n\n", "\n")
+    return short or cure.remedy.change
 
 
 def _kind(text: str) -> str:

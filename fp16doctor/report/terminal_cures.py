@@ -29,8 +29,7 @@ def paste(page: Lines, answer: AnswerView) -> None:
 
 
 def _block(given: PasteView, *, named: bool) -> str:
-    text = given.short.replace("\n\n", "\n") if given.short != given.change else given.change
-    return f"# {given.title}\n{text}" if named else text
+    return f"# {given.title}\n{given.change}" if named else given.change
 
 
 def table(page: Lines, remedies: Sequence[RemedyView], cures: CureTable, more: str) -> None:

@@ -13,8 +13,7 @@ class PasteView:
     """One text to paste at the top."""
 
     title: str  # of the cure
-    change: str  # the text, may have several lines
-    short: str  # the shortest text that does the same
+    change: str  # the shortest text that does it, may have several lines
     kind: str  # "code", "diff of the script, for patch -p1", "in words"
     unproved: str  # "" where the cure was verified
     long: bool  # more lines than the top has room for

@@ -17,7 +17,7 @@ from fp16doctor.record.model_name import model_name
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind, Verdict, Verification
 
 TRIED = Verification(Verdict.VERIFIED)
-TRAIN = 'import torch\nwith torch.autocast("cpu", dtype=torch.float16):\n    loss = net(x)\n'
+TRAIN = 'import torch\n\nwith torch.autocast("cpu", dtype=torch.float16):\n    loss = net(x)\n'
 
 
 def change(text: str, name: str) -> str:
@@ -41,7 +41,7 @@ def test_an_autocast_without_a_format_is_given_one() -> None:
     "text",
     [
         "",
-        "model.half()\n",
+        "model.to(args.dtype)\n",
         TRAIN.replace("torch.float16", "args.dtype"),
         "with torch.autocast(\n",
     ],
@@ -56,6 +56,29 @@ def test_a_change_that_names_a_cast_as_well_is_not_cut_to_autocast() -> None:
     more = replace(remedy, change=f"{remedy.change}\n# train.py:9: .float() in place of .half()")
     (found,) = with_own_formats([Prescription(more, (0,), TRIED)], ScriptText("train.py", TRAIN))
     assert found.remedy.change == more.change
+
+
+def test_a_cast_of_the_script_is_changed_with_its_autocast() -> None:
+    text = TRAIN.replace("net(x)", "net(x.half()).to(torch.half)")
+    remedy = dtype_remedy("bf16", "cpu")
+    said = "# and at train.py:4 `.bfloat16()` in place of `.half()`"
+    more = replace(remedy, change=f"{remedy.change}\n{said}")
+    (found,) = with_own_formats([Prescription(more, (0,), TRIED)], ScriptText("train.py", text))
+    assert "+    loss = net(x.bfloat16()).to(torch.bfloat16)" in found.remedy.change
+    assert '+with torch.autocast("cpu", dtype=torch.bfloat16):' in found.remedy.change
+
+
+@pytest.mark.parametrize(
+    ("old", "bf16", "fp32"),
+    [
+        ("model.half()", "model.bfloat16()", "model.float()"),
+        ("y = x.to(d, torch.half)", "y = x.to(d, torch.bfloat16)", "y = x.to(d, torch.float32)"),
+        ("y = f(x.half().half())", "y = f(x.bfloat16().bfloat16())", "y = f(x.float().float())"),
+    ],
+)
+def test_without_autocast_every_cast_is_another(old: str, bf16: str, fp32: str) -> None:
+    assert f"+{bf16}" in change(f"import torch\n{old}\n", "bf16")
+    assert f"+{fp32}" in change(f"import torch\n{old}\n", "fp32")
 
 
 def named(code: str, name: str = "net") -> str:
