@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
-from fp16doctor.apply.line_edit import edits_in, patched_text
+from fp16doctor.apply.line_edit import LineEdit, edits_in, patched_text
 from fp16doctor.diagnose.script_reading.patch import between
 
 _ABOVE = re.compile(r"\A# above [^\n]*\n(?P<code>(?:\+[^\n]*\n)+)")
@@ -29,7 +30,7 @@ def as_diff(change: str, read: Read) -> str:
         return change
     (file,) = files
     text, above = read(file), _ABOVE.match(change)
-    edited = patched_text(text, edits) if text else None
+    edited = patched_text(text, _in_one_block(edits)) if text else None
     if edited is None:
         return change
     first = min(e.first for e in edits)
@@ -40,6 +41,21 @@ def as_diff(change: str, read: Read) -> str:
         return change
     told = between(file, _lines(text), _lines(edited)).rstrip("\n")
     return "\n".join((told, *_WORDS.findall(change)))
+
+
+def _in_one_block(edits: tuple[LineEdit, ...]) -> tuple[LineEdit, ...]:
+    """Edits of neighbouring lines that each open the same block: the block is opened once."""
+    found: list[LineEdit] = []
+    for edit in sorted(edits, key=lambda e: e.first):
+        before = found[-1] if found else None
+        is_next = before is not None and before.first + len(before.old) == edit.first
+        opens = len(edit.new) == 2 and edit.new[0].startswith("with ")
+        if before is not None and is_next and opens and before.new[0] == edit.new[0]:
+            old, new = before.old + edit.old, before.new + edit.new[1:]
+            found[-1] = replace(before, old=old, new=new)
+        else:
+            found.append(edit)
+    return tuple(found)
 
 
 def _with_code(text: str, code: list[str], number: int) -> str | None:
