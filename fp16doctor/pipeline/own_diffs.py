@@ -12,17 +12,21 @@ from dataclasses import replace
 
 from fp16doctor.apply.line_edit import LineEdit, edits_in, patched_text
 from fp16doctor.diagnose.script_reading.patch import between
+from fp16doctor.diagnose.script_reading.script import Script
+from fp16doctor.pipeline.own_code import with_code_of_model
 
-_ABOVE = re.compile(r"\A# above [^\n]*\n(?P<code>(?:\+[^\n]*\n)+)")
+_ABOVE = re.compile(r"\A# above (?P<what>\w+ \w+)[^\n]*\n(?P<code>(?:\+[^\n]*\n)+)")
+_OPTIMIZER = "the optimizer"
 _WORDS = re.compile(r"^# .+:\d+: .*$", re.MULTILINE)  # what has to be done at a line beside it
 
 Read = Callable[[str], str]  # a file's name as source lines have it -> its text, "" for none
 
 
-def as_diff(change: str, read: Read) -> str:
+def as_diff(change: str, read: Read, script: Script | None, model: str) -> str:
     """Return the diff of one file, followed by what else is to be done in words.
 
     The change as it is where it edits no line, several files, or a file that does not take it.
+    ``script`` and ``model``: for code that stands above the optimizer.
     """
     edits = edits_in(change)
     files = {e.file for e in edits}
@@ -33,14 +37,24 @@ def as_diff(change: str, read: Read) -> str:
     edited = patched_text(text, _in_one_block(edits)) if text else None
     if edited is None:
         return change
-    first = min(e.first for e in edits)
     if above is not None:
-        code = [line.removeprefix("+").removeprefix(" ") for line in above["code"].splitlines()]
-        edited = _with_code(edited, code, first)
+        edited = _with_above(edited, above, edits[0], script, model)
     if edited is None or not _is_python(edited):
         return change
     told = between(file, _lines(text), _lines(edited)).rstrip("\n")
     return "\n".join((told, *_WORDS.findall(change)))
+
+
+def _with_above(
+    text: str, above: re.Match[str], edit: LineEdit, script: Script | None, model: str
+) -> str | None:
+    """Return a text with the code that an edited line needs, None where its place is in doubt."""
+    code = [line.removeprefix("+").removeprefix(" ") for line in above["code"].splitlines()]
+    if above["what"] != _OPTIMIZER:
+        return _with_code(text, code, edit.first)
+    if script is None or script.path != edit.file:
+        return None
+    return with_code_of_model(text, edit.file, "\n".join(code), model)
 
 
 def _in_one_block(edits: tuple[LineEdit, ...]) -> tuple[LineEdit, ...]:

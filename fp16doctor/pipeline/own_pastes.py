@@ -71,7 +71,7 @@ def _script(script: ScriptText) -> Script | None:
 def _placed(
     remedy: Remedy, script: Script | None, text: Callable[[str], str], model: str
 ) -> Remedy:
-    change = as_diff(remedy.change, text)
+    change = as_diff(remedy.change, text, script, model)
     if script is not None:
         own = (f(remedy, script) for f in (in_call, in_optimizer, with_own_masters, with_decorator))
         change = next(filter(None, own), change)

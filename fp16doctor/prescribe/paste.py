@@ -34,6 +34,8 @@ class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its in
             return func(*args, **(kwargs or {}))  # in place
         return func(*to(torch.float32, args), **to(torch.float32, kwargs or {}))
 """
+_ABOVE_LINES = "# above the function or class that the lines below stand in"
+_ABOVE_TRAINING = "# above the optimizer, once the model is made"
 _WITH = "with torch.autocast(DEVICE, enabled=False), InFp32():"
 _OFF = "with torch.autocast(DEVICE, enabled=False):"
 _HINT = "call .float() on its inputs, inside torch.autocast(DEVICE, enabled=False)"
@@ -75,16 +77,16 @@ def pasted(
     casts = [f"# {c}" for c in _casts(targets, tape, outputs)]
     code = "".join(parts).rstrip("\n")
     if code and any(EDITED in text for text in others):
-        code = _added(code)
+        code = _added(code, _ABOVE_TRAINING if names else _ABOVE_LINES)
     code = "\n".join(filter(None, (code, *others, *casts)))
     return code.replace("DEVICE", repr(device))
 
 
-def _added(code: str) -> str:
+def _added(code: str, head: str) -> str:
     """Code that is pasted above the lines that it is used in, as a part of their diff."""
     return "\n".join(
         [
-            "# above the function or class that the lines below stand in",
+            head,
             *(f"+ {line}".rstrip() for line in code.splitlines()),
         ]
     )
