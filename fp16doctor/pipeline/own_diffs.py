@@ -23,14 +23,15 @@ Read = Callable[[str], str]  # a file's name as source lines have it -> its text
 
 
 def as_diff(change: str, read: Read, script: Script | None, model: str) -> str:
-    """Return the diff of one file, followed by what else is to be done in words.
+    """Return the diff of one file.
 
-    The change as it is where it edits no line, several files, or a file that does not take it.
+    The change as it is where it edits no line, several files, or a file that does not take it; and
+    where more has to be done, which it says in words: the diff alone would not run.
     ``script`` and ``model``: for code that stands above the optimizer.
     """
     edits = edits_in(change)
     files = {e.file for e in edits}
-    if change.startswith("--- ") or len(files) != 1:
+    if change.startswith("--- ") or len(files) != 1 or _WORDS.search(change):
         return change
     (file,) = files
     text, above = read(file), _ABOVE.match(change)
@@ -41,8 +42,7 @@ def as_diff(change: str, read: Read, script: Script | None, model: str) -> str:
         edited = _with_above(edited, above, edits[0], script, model)
     if edited is None or not _is_python(edited):
         return change
-    told = between(file, _lines(text), _lines(edited)).rstrip("\n")
-    return "\n".join((told, *_WORDS.findall(change)))
+    return between(file, _lines(text), _lines(edited))
 
 
 def _with_above(

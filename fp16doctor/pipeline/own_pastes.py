@@ -18,6 +18,7 @@ from fp16doctor.pipeline.own_diffs import as_diff
 from fp16doctor.pipeline.own_eps import in_call, in_optimizer
 from fp16doctor.pipeline.own_functions import with_decorator
 from fp16doctor.pipeline.own_lines import ScriptText
+from fp16doctor.pipeline.own_lines_named import with_lines_named
 from fp16doctor.pipeline.own_storage import with_own_masters
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
@@ -73,7 +74,10 @@ def _placed(
 ) -> Remedy:
     change = as_diff(remedy.change, text, script, model)
     if script is not None:
-        own = (f(remedy, script) for f in (in_call, in_optimizer, with_own_masters, with_decorator))
+        own = (
+            f(remedy, script)
+            for f in (in_call, in_optimizer, with_own_masters, with_decorator, with_lines_named)
+        )
         change = next(filter(None, own), change)
     if remedy.kind not in _FOR_THE_MODEL:
         return replace(remedy, change=change)

@@ -125,11 +125,20 @@ def test_code_of_the_model_beside_a_line_goes_to_the_optimizer() -> None:
     )
 
 
-def test_words_beside_a_diff_are_kept() -> None:
-    words = "# train.py:8: `mm` of `z` gets fp32 and fp16: cast it"
-    change = placed(f"{EDIT}\n{words}").change
-    assert change.endswith(f"\n{words}")
-    assert result(change) == SCRIPT.replace("a = x.exp() @ x", "a = x")
+def test_an_edit_that_is_not_all_there_is_to_do_is_no_diff() -> None:
+    change = f"{EDIT}\n# train.py:8: `mm` of `z` gets fp32 and fp16: cast it"
+    assert placed(change).change == change
+
+
+def test_general_code_names_the_lines_that_it_is_for() -> None:
+    code = "with torch.autocast('cpu', enabled=False):\n    ...  # forward and loss"
+    text = SCRIPT.replace("loss = net(x)", "loss = net(x.half())") + "loss.backward()\n"
+    change = placed(code, text, kind=RemedyKind.DTYPE).change
+    head, _, rest = change.partition("\n")
+    assert head == (
+        "# casts to 16 bits: train.py:12, 13; the block ends in front of backward: train.py:14"
+    )
+    assert rest == code.replace("'cpu'", "net.device")
 
 
 def test_a_function_gets_its_decorator() -> None:
