@@ -15,8 +15,10 @@ from fp16doctor.pipeline.applicable import text_of
 from fp16doctor.pipeline.own_code import placed
 from fp16doctor.pipeline.own_device import with_own_device
 from fp16doctor.pipeline.own_diffs import as_diff
+from fp16doctor.pipeline.own_eps import in_call, in_optimizer
+from fp16doctor.pipeline.own_functions import with_decorator
 from fp16doctor.pipeline.own_lines import ScriptText
-from fp16doctor.pipeline.own_optimizers import in_optimizer
+from fp16doctor.pipeline.own_lines_named import with_lines_named
 from fp16doctor.pipeline.own_storage import with_own_masters
 from fp16doctor.schema.prescription import Prescription, Remedy, RemedyKind
 
@@ -70,9 +72,13 @@ def _script(script: ScriptText) -> Script | None:
 def _placed(
     remedy: Remedy, script: Script | None, text: Callable[[str], str], model: str
 ) -> Remedy:
-    change = as_diff(remedy.change, text)
+    change = as_diff(remedy.change, text, script, model)
     if script is not None:
-        change = in_optimizer(remedy, script) or with_own_masters(remedy, script) or change
+        own = (
+            f(remedy, script)
+            for f in (in_call, in_optimizer, with_own_masters, with_decorator, with_lines_named)
+        )
+        change = next(filter(None, own), change)
     if remedy.kind not in _FOR_THE_MODEL:
         return replace(remedy, change=change)
     forms = {n: placed(f, script, model) if n == _SHORT else f for n, f in remedy.forms.items()}

@@ -26,7 +26,7 @@ _OPERATORS: dict[type[ast.operator], tuple[str, str]] = {
 }
 # A number in front makes another op: 1 - x is rsub(x, 1), 1 / x is reciprocal(x) times 1.
 _REVERSED: dict[type[ast.operator], str] = {ast.Sub: "rsub", ast.Div: "reciprocal"}
-_SHAPE = ("shape", "ndim", "device", "dim", "size", "numel", "stride")  # the same in any format
+_SHAPE = ("shape", "ndim", "device", "dim", "size", "numel", "stride", "grad")  # not the values
 _BRANCHES = (ast.IfExp, ast.BoolOp, ast.comprehension)
 _SAME = {"square": "pow", "multiply": "mul", "divide": "div", "subtract": "sub"}
 
@@ -140,10 +140,16 @@ def _op_of(call: ast.Call) -> str:
 
 
 def _name(node: ast.expr) -> str:
-    """``x`` of ``x`` and of ``x[..., 0]``."""
-    while isinstance(node, ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+    """``x`` of ``x``, ``x[..., 0]`` and ``x.mT``; ``p.grad`` of ``p.grad``."""
+    while isinstance(node, ast.Subscript) or is_turned(node):
+        node = node.value  # type: ignore[attr-defined]  # both have one
+    owner = node.value if isinstance(node, ast.Attribute) else node
+    return ast.unparse(node) if isinstance(owner, ast.Name) else ""
+
+
+def is_turned(node: ast.expr) -> bool:
+    """Tell whether an expression is ``x.T`` or another view of that kind."""
+    return isinstance(node, ast.Attribute) and node.attr in ("T", "mT", "H", "mH")
 
 
 def all_wide(calls: Sequence[OpCall], wide: set[int], *, products: bool = False) -> bool:
@@ -208,16 +214,19 @@ def in_fp32(text: str, names: set[str]) -> str | None:
     hidden = {id(n) for call in tree if not is_torchs(call) for n in _arguments(call)}
     hidden |= {id(n) for s in tree if isinstance(s, ast.Subscript) for n in ast.walk(s.slice)}
     hidden |= {id(a.value) for a in tree if isinstance(a, ast.Attribute) and a.attr in _SHAPE}
+    hidden |= {
+        id(a.value) for a in tree if isinstance(a, ast.Attribute) and ast.unparse(a) in names
+    }
     places = [
         n
         for n in tree
-        if isinstance(n, ast.Name)
-        and n.id in names
+        if isinstance(n, (ast.Name, ast.Attribute))
+        and ast.unparse(n) in names
         and isinstance(n.ctx, ast.Load)
         and id(n) not in hidden
     ]
     for node in sorted(places, key=lambda n: -n.col_offset):
-        text = spliced(text, node, f"{node.id}.float()")
+        text = spliced(text, node, f"{ast.unparse(node)}.float()")
     return text if places else None
 
 

@@ -9,6 +9,8 @@ Must not know how a keep-list is found or tried.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fp16doctor.prescribe.edit import EDITED, diff, with_call_in_fp32, within_block
 from fp16doctor.prescribe.line_casts import line_casts
 from fp16doctor.prescribe.line_float import line_in_fp32
@@ -32,6 +34,8 @@ class InFp32(torch.overrides.TorchFunctionMode):  # every torch call gets its in
             return func(*args, **(kwargs or {}))  # in place
         return func(*to(torch.float32, args), **to(torch.float32, kwargs or {}))
 """
+_ABOVE_LINES = "# above the function or class that the lines below stand in"
+_ABOVE_TRAINING = "# above the optimizer, once the model is made"
 _WITH = "with torch.autocast(DEVICE, enabled=False), InFp32():"
 _OFF = "with torch.autocast(DEVICE, enabled=False):"
 _HINT = "call .float() on its inputs, inside torch.autocast(DEVICE, enabled=False)"
@@ -41,7 +45,7 @@ _OUT_OF_PLACE = (
     "make what it writes into fp32 beforehand (.float(), a buffer in torch.float32), and call "
     ".float() on its other inputs"
 )
-_BEFORE = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT)
+_WRITTEN = (Phase.FORWARD, Phase.LOSS, Phase.SCRIPT, Phase.OPTIMIZER)  # by the line itself
 
 
 def pasted(
@@ -73,16 +77,16 @@ def pasted(
     casts = [f"# {c}" for c in _casts(targets, tape, outputs)]
     code = "".join(parts).rstrip("\n")
     if code and any(EDITED in text for text in others):
-        code = _added(code)
+        code = _added(code, _ABOVE_TRAINING if names else _ABOVE_LINES)
     code = "\n".join(filter(None, (code, *others, *casts)))
     return code.replace("DEVICE", repr(device))
 
 
-def _added(code: str) -> str:
+def _added(code: str, head: str) -> str:
     """Code that is pasted above the lines that it is used in, as a part of their diff."""
     return "\n".join(
         [
-            "# above the function or class that the lines below stand in",
+            head,
             *(f"+ {line}".rstrip() for line in code.splitlines()),
         ]
     )
@@ -125,7 +129,7 @@ def _other(target: str, tape: Tape | None, outputs: str | None) -> str:
 
 def _casts_all(rule: KeepRule, tape: Tape) -> bool:
     """Tell whether a line makes 16-bit values only of what it casts or makes itself."""
-    mine = [c for c in tape.ops if c.site.phase in _BEFORE and covers(rule, c.site)]
+    mine = [c for c in tape.ops if c.site.phase in _WRITTEN and covers(rule, c.site)]
     made = {r.storage for c in mine for r in refs_in(c.outputs)}
     halves = [c for c in mine if any(r.dtype in HALF for r in refs_in(c.outputs))]
     taken = {r.storage for c in halves for r in refs_in((c.args, c.kwargs)) if r.dtype in HALF}
@@ -134,9 +138,8 @@ def _casts_all(rule: KeepRule, tape: Tape) -> bool:
 
 def _cast_left_out(rule: KeepRule, tape: Tape) -> str:
     """A line that does nothing in 16 bits but cast to them: the line without the cast."""
-    sites = (c.site for c in tape.ops if base(c.op) == "_to_copy" and c.site.phase in _BEFORE)
-    lines = {s.caller or s.source for s in sites if covers(rule, s)}
-    line = lines.pop() if len(lines) == 1 else None
+    sites = (c.site for c in tape.ops if base(c.op) == "_to_copy" and c.site.phase in _WRITTEN)
+    line = _one(s.caller or s.source for s in sites if covers(rule, s))
     edited = diff(line, without_cast(line.text)) if line is not None and line.text else ""
     return edited or f"# {rule.what}: {_CAST}"
 
@@ -168,7 +171,7 @@ def _call_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None
 
 def _product_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | None:
     """The line with its products' operands in fp32, where autocast does not cast them back."""
-    every = [c for c in tape.ops if c.site.phase in _BEFORE and covers(rule, c.site)]
+    every = [c for c in tape.ops if c.site.phase in _WRITTEN and covers(rule, c.site)]
     line = product_in_fp32(text, _covered(rule, tape), every, tape, back)
     return None if line is None else f"{_OFF}\n+     {line}"
 
@@ -176,13 +179,18 @@ def _product_edited(rule: KeepRule, text: str, tape: Tape, back: str) -> str | N
 def _only_line(rule: KeepRule, tape: Tape | None) -> SourceLine | None:
     """The one line of the script that a rule covers, None where there are several."""
     calls = _covered(rule, tape) if tape is not None else ()
-    lines = {c.site.caller or c.site.source for c in calls}
-    return lines.pop() if len(lines) == 1 else None
+    return _one(c.site.caller or c.site.source for c in calls)
+
+
+def _one(lines: Iterable[SourceLine | None]) -> SourceLine | None:
+    """The line, None where there are several; a generator on it is a function of its own."""
+    found = {(x.file, x.line): x for x in lines if x is not None}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def _covered(rule: KeepRule, tape: Tape) -> tuple[OpCall, ...]:
-    """What a rule moves to fp32 in front of backward; casts are the format's own."""
-    calls = (c for c in tape.ops if c.site.phase in _BEFORE and base(c.op) != "_to_copy")
+    """What a rule moves to fp32 beside backward; casts are the format's own."""
+    calls = (c for c in tape.ops if c.site.phase in _WRITTEN and base(c.op) != "_to_copy")
     return tuple(c for c in calls if covers(rule, c.site) and _in_half(c))
 
 

@@ -13,7 +13,14 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from fp16doctor.prescribe.edit import LATER, called, is_function_of_torch, is_torchs, nodes, spliced
-from fp16doctor.prescribe.line_float import all_wide, cast_back, entering_names, in_fp32, outside_of
+from fp16doctor.prescribe.line_float import (
+    all_wide,
+    cast_back,
+    entering_names,
+    in_fp32,
+    is_turned,
+    outside_of,
+)
 from fp16doctor.replay.op_lists import takes_lower_precision
 from fp16doctor.replay.op_traits import base
 from fp16doctor.replay.values import HALF
@@ -28,7 +35,6 @@ _ALIKE = frozenset(
     ("transpose", "permute", "view", "reshape", "unsqueeze", "squeeze", "expand", "flatten", "t",
      "contiguous", "detach", "chunk", "swapaxes", "movedim", "expand_as", "view_as")
 )  # fmt: skip
-_TURNED = ("T", "mT", "H", "mH")
 _MOVES = frozenset(("clone", "_to_copy", "contiguous"))
 _FACTS = ("shape", "ndim", "device", "dtype")
 _UPCASTS = ("float", "to", "double", "type")
@@ -122,17 +128,13 @@ def _is_computable(operand: ast.expr) -> bool:
 def _root(node: ast.expr) -> ast.expr | None:
     """``q`` of ``q.transpose(-2, -1)[0]``; None of what is computed."""
     while True:
-        if isinstance(node, ast.Subscript) or _is_turned(node):
+        if isinstance(node, ast.Subscript) or is_turned(node):
             node = node.value  # type: ignore[attr-defined]
         elif isinstance(node, ast.Call) and called(node, strip=False) in _ALIKE:
             assert isinstance(node.func, ast.Attribute)
             node = node.args[0] if is_function_of_torch(node) else node.func.value
         else:
             return node if isinstance(node, (ast.Name, ast.Attribute)) else None
-
-
-def _is_turned(node: ast.expr) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in _TURNED
 
 
 def _fed(products: Sequence[OpCall], every: Sequence[OpCall], outside: set[int]) -> set[int]:

@@ -55,6 +55,8 @@ LINES = {
     "h = h / (h.pow(2).sum().sqrt() + 1e-12)":
     "h = h.float() / (h.float().pow(2).sum().sqrt() + 1e-12)",
     "h *= (h / 9).exp()": "h = h.float() * (h.float() / 9).exp()",
+    "self.kept = h * 0.1; h = self.kept.exp() * h":
+    "self.kept = h.float() * 0.1; h = self.kept.exp() * h.float()",
     "h -= h.detach() * 2": "h = h.float() - (h.float().detach() * 2)",
     "h.mul_(h.detach().exp())": "h = h.float().mul(h.float().detach().exp())",
     "h.mul_(h.exp()).div_(2)": None,

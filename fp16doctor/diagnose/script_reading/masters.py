@@ -175,6 +175,10 @@ def _is_half_made(script: Script, node: ast.AST, inside: set[ast.AST]) -> bool:
     statement = script.tree.parents[node]
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
         return True
-    name = statement.targets[0].id  # ``dtype = torch.bfloat16``: what it is used for counts
-    used = (n for n in script.tree.nodes if isinstance(n, ast.Name) and n.id == name)
-    return not all(n in inside for n in used if isinstance(n.ctx, ast.Load))
+    # ``dtype = torch.bfloat16``: what the name is used for counts.
+    read = (n for n in script.tree.nodes if isinstance(n, ast.Name))
+    return not all(n in inside for n in read if node in script.names.bound(n) and _is_load(n))
+
+
+def _is_load(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)

@@ -51,6 +51,7 @@ def binds_anew(script: Script, code: str) -> bool:
     }
     defined = (ast.FunctionDef, ast.ClassDef)
     made = {n.name for n in tree.body if isinstance(n, defined)}
-    own = {n.name for n in script.tree.nodes if isinstance(n, defined)}
+    named = (n for n in script.tree.nodes if isinstance(n, defined))
+    own = {n.name for n in named if script.tree.class_of(n) is None}
     own |= {n.arg for n in script.tree.nodes if isinstance(n, ast.arg)} if made else set()
     return bool((names | made) & (set(script.stores) | set(script.names.imports) | own))

@@ -1,4 +1,4 @@
-"""Gives another eps of an optimizer as a diff of the line that makes the optimizer.
+"""Gives another eps as a diff: where the optimizer is made, or in the call that has it by default.
 
 Must not know why the number is changed.
 """
@@ -21,6 +21,12 @@ _NAMED = re.compile(
     r"\A# where the optimizer stepped at (?P<file>.+):(?P<line>\d+) is made: "
     r"pass (?P<new>\S+) for what is (?P<old>\S+)\Z"
 )
+_IN_CALL = re.compile(
+    r"\A# (?P<file>.+):(?P<line>\d+): pass (?P<new>\S+) for what is (?P<old>\S+) in this call\Z"
+)
+# Functions of torch.nn.functional -> the eps that they have by default, which is not positional.
+_EPS = {"normalize": 1e-12, "cosine_similarity": 1e-8, "pairwise_distance": 1e-6,
+        "layer_norm": 1e-5, "group_norm": 1e-5, "batch_norm": 1e-5}  # fmt: skip
 
 
 def in_optimizer(remedy: Remedy, script: Script) -> str:
@@ -34,6 +40,30 @@ def in_optimizer(remedy: Remedy, script: Script) -> str:
     (call,) = made
     edits = [] if call is None else _with_eps(script, call, float(found["old"]), found["new"])
     return diff(script.path, script.lines, edits)
+
+
+def in_call(remedy: Remedy, script: Script) -> str:
+    """Return the diff of the one call of a line that has the number by default, "" in doubt."""
+    found = _IN_CALL.match(remedy.change.strip())
+    if found is None or found["file"] != script.path:
+        return ""
+    line, old, made = int(found["line"]), float(found["old"]), []
+    for call in script.calls:
+        statement = script.tree.statement(call)
+        if statement.lineno <= line <= (statement.end_lineno or 0):
+            module, _, name = script.name(call).rpartition(".")
+            if module == "torch.nn.functional" and _EPS.get(name) == old:
+                made.append(call)
+    if len(made) != 1 or not _takes_eps(made[0]):
+        return ""
+    edit = with_argument(script.lines, made[0], f"eps={_short(found['new'])}")
+    return diff(script.path, script.lines, [edit])
+
+
+def _takes_eps(call: ast.Call) -> bool:
+    """Tell whether a call has no eps yet: neither by name nor, fourth or later, by position."""
+    given = {k.arg for k in call.keywords}
+    return not given & {"eps", None} and len(call.args) < 4
 
 
 def _stepped(script: Script, line: int) -> Iterator[ast.expr]:
