@@ -70,10 +70,9 @@ def test_help_names_the_commands_and_loads_nothing_heavy(tmp_path: Path) -> None
 def test_version(tmp_path: Path) -> None:
     import fp16doctor
 
-    own, torch = fp16doctor.__version__, version("torch")
-    python_ = ".".join(map(str, sys.version_info[:3]))
-    shown = doctor(tmp_path, "--version").stdout
-    assert shown == f"fp16doctor {own} (torch {torch}, Python {python_})\n"
+    versions = f"torch {version('torch')}, Python {sys.version.split()[0]}"
+    said = f"fp16doctor {fp16doctor.__version__} ({versions})\n"
+    assert doctor(tmp_path, "--version").stdout == said
 
 
 def test_shell_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
