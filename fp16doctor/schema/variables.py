@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from inspect import CO_OPTIMIZED
 from types import FrameType
 
 _DEPTH = 16  # frames between a call and the function whose variable is called, ours included
@@ -16,8 +17,7 @@ _FOREIGN = ("torch", "fp16doctor")
 def variables_beside(value: object) -> dict[str, object]:
     """Return the public variables of the namespace that holds ``value``, {} where none does.
 
-    Looked at are the script itself, then the modules and at last the functions that are running:
-    a look at a function's variables keeps them alive until it returns.
+    Looked at are the script itself, then the modules and at last the functions that are running.
     """
     for space in _spaces():
         if any(v is value for v in list(space.values())):
@@ -31,8 +31,23 @@ def _spaces() -> Iterator[Mapping[str, object]]:
     for frame in frames:
         yield frame.f_globals
     for frame in frames:
-        if frame.f_locals is not frame.f_globals:
-            yield frame.f_locals
+        if frame.f_code.co_flags & CO_OPTIMIZED:
+            yield _locals_of(frame)
+
+
+def _locals_of(frame: FrameType) -> dict[str, object]:
+    """Return a function's variables, and leave no copy of them that would keep them alive.
+
+    Before Python 3.13 a look at ``f_locals`` fills a dict that lives as long as the call; it is
+    filled anew by the next look.
+    """
+    seen = frame.f_locals
+    found = dict(seen)
+    if type(seen) is dict:
+        code = frame.f_code
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            seen.pop(name, None)
+    return found
 
 
 def _frames() -> Iterator[FrameType]:

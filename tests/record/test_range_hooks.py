@@ -194,8 +194,20 @@ def test_two_models_with_the_same_paths_are_kept_apart() -> None:
     two.forward = lambda x: two["0"](x)  # type: ignore[method-assign]
     with surveyed() as seen:
         two(one(torch.randn(5, 4)))
+    assert seen.stats("one.0", "output").numel == 20
+    assert seen.stats("two.0", "output").numel == 15
+
+
+def test_two_models_without_variables_are_kept_apart_by_their_classes() -> None:
+    class Second(nn.ModuleDict):
+        def forward(self, x: Tensor) -> Tensor:
+            return self["0"](x)  # type: ignore[no-any-return]
+
+    held = [nn.Sequential(nn.Linear(4, 4)), Second({"0": nn.Linear(4, 3)})]
+    with surveyed() as seen:
+        held[1](held[0](torch.randn(5, 4)))
     assert seen.stats("0", "output").numel == 20
-    assert seen.stats("ModuleDict.0", "output").numel == 15
+    assert seen.stats("Second.0", "output").numel == 15
 
 
 def test_calls_without_gradients_are_no_training() -> None:
