@@ -87,7 +87,7 @@ def steep(turns: int) -> tuple[StepInfo, ...]:
 @pytest.mark.parametrize(
     ("steps", "times", "severity", "factor"),
     [
-        (attempts("^s" * 10), 10, Severity.WARNING, ""),
+        (attempts("^s" * 10), 10, Severity.ERROR, ""),
         (attempts("^s" + "..^s" * 5), 6, Severity.WARNING, ""),
         (steep(6), 6, Severity.ERROR, "`growth_factor=2`"),
     ],
