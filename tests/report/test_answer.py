@@ -70,6 +70,10 @@ def test_that_two_cures_were_tried_together_is_said_once(overflow: Diagnosis) ->
     assert do(one, two) == f"keep, and scale ({steps})"
     bounds = do(f"{one}; with a cast; one step", f"{two}; one step")
     assert bounds == "keep, and scale (verified together: with a cast; one step)"
+    reach = do(f"{one}; by replay of step 4 and 10 more; with a cast", two)
+    assert (
+        reach == "keep, and scale (verified together by replay of step 4 and 10 more; with a cast)"
+    )
 
 
 def test_advice_alone_is_marked_as_not_verified(hand_made: HandMade) -> None:
