@@ -38,7 +38,6 @@ from fp16doctor.schema.prescription import (
 )
 from fp16doctor.schema.recording import OutcomeKind
 
-_REACH = ("by replay of ", "on one step only")  # how a bound begins that says how far it goes
 _FORMAT_ADVICE = ("keep `", "run `", "train in ")  # how a format is advised
 
 
@@ -279,7 +278,7 @@ def _proved(diagnosis: Diagnosis) -> str:
     how = "verified together" if joint else "verified"
     bounds = dict.fromkeys(b for c in cures for b in _bounds(c, cures))
     if bounds:  # the proof holds so far and no further
-        mark = " " if next(iter(bounds)).startswith(_REACH) else ": "
+        mark = " " if next(iter(bounds)).startswith(wording.REACH) else ": "
         return f"{how}{mark}{'; '.join(bounds)}"
     return f"{how} by replay of {wording.steps_named(steps)}" if steps else f"{how} by replay"
 

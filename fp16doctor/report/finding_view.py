@@ -289,5 +289,7 @@ def _proof(cure: Prescription) -> str:
 
 
 def _replayed(cure: Prescription) -> str:
-    steps = cure.verification.steps
+    steps, reason = cure.verification.steps, cure.verification.reason
+    if reason.startswith(wording.REACH):
+        return ""  # the reason names the steps
     return f"replay of {wording.steps_named(steps)}" if steps else ""

@@ -14,6 +14,7 @@ from fp16doctor.schema.diagnosis import FormatLimits
 from fp16doctor.schema.location import TEXT_ROLE, OpSite, SourceLine
 
 NOTHING = "–"  # a table cell without a value
+REACH = ("by replay of ", "on one step only")  # how a reason begins that says how far a proof goes
 REPLAYED = "replayed:"  # how the source of evidence begins that a replay gave; then its policy
 UNEXAMINED = "nothing was examined, so that no check says anything about training"
 NO_BREAK = "\u00a0"

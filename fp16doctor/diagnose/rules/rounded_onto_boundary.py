@@ -85,11 +85,19 @@ def _what(cause: Cause) -> str:
         replayed = f"{number(reference)} in the {cause.trace.reference} replay"
         return f"{name}, given a value outside its domain: {replayed}"
     if _is_one_rounding(event, as_run, reference):
-        return f"{number(reference)} is {number(as_run)} in {event.format}, so that {name}"
+        what = f"{_role(event)}{number(reference)}"
+        return f"{what} is {number(as_run)} in {event.format}, so that {name}"
     return (
         f"a value that is {number(reference)} in the {cause.trace.reference} replay became "
         f"{number(as_run)}, so that {name}"
     )
+
+
+def _role(event: Event) -> str:
+    """``the divisor `` where the value is one."""
+    divides = base_op(event.site.op) in DIVISIONS - {"rsqrt"}
+    last = bool(event.operands) and moved_operand(event) == event.operands[-1]
+    return "the divisor " if divides and last else ""
 
 
 def _is_upstream(event: Event) -> bool:

@@ -34,6 +34,14 @@ def test_log_of_a_flushed_probability() -> None:
     assert finding.advice == "use `torch.log_softmax` or `F.cross_entropy` on the logits"
 
 
+def test_a_divisor_that_became_zero_is_called_so() -> None:
+    operands = (("self", 0.5, 0.5), ("other", 0.0, 1e-8))
+    (finding,) = rounded_onto_boundary(
+        observed(trace(boundary("aten.div.Tensor", "aten.add.Tensor", *operands)))
+    )
+    assert finding.what.startswith("the divisor 1e-8 is 0 in fp16, so that `div`")
+
+
 def test_a_value_that_the_format_holds_became_zero_by_the_roundings_before_it() -> None:
     log = boundary("aten.log.default", "aten.sub.Tensor", ("self", 0.0, 1e-3))
     (finding,) = rounded_onto_boundary(observed(trace(log)))
