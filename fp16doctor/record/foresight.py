@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import finfo
 
 AHEAD = 2  # steps that the growth of the last one is carried on for
 # More growth in one step than this share of the format's range, in binades, is an outlier: it is
@@ -22,7 +23,7 @@ def limit_of(dtype: torch.dtype) -> float:
     """Return the largest finite value of a floating-point dtype."""
     known = _limits.get(dtype)
     if known is None:
-        known = _limits[dtype] = torch.finfo(dtype).max
+        known = _limits[dtype] = finfo(dtype).max
     return known
 
 
