@@ -44,7 +44,7 @@ def code_spans(text: str) -> Iterator[str]:
 def mentioned_commands(document: str) -> list[list[str]]:
     """``fp16doctor WORD …`` wherever it stands as code, split into words."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    calls = (re.search(r"(?:^|[/ ])fp16doctor ([a-z]+\b.*)", span) for span in code_spans(text))
+    calls = (re.search(r"(?:^|[/ ])fp16doctor ([a-z]+\b[^|]*)", span) for span in code_spans(text))
     return [call.group(1).split() for call in calls if call]
 
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from fp16doctor.report.html import render_html
 from fp16doctor.report.view import build_view
 from fp16doctor.report.view_model import AnswerView
@@ -14,6 +16,7 @@ from fp16doctor.schema.diagnosis import Diagnosis
 from fp16doctor.schema.finding import Evidence, Fault
 from fp16doctor.schema.prescription import Recommendation, RecommendationStatus, Verdict
 from fp16doctor.schema.recording import OutcomeKind, StepInfo
+from fp16doctor.schema.start import ScanStart
 
 HandMade = dict[str, Callable[[], Diagnosis]]
 NB = "\u00a0"
@@ -38,6 +41,23 @@ def test_the_recommended_cure_stands_there_to_be_pasted(overflow: Diagnosis) -> 
     assert paste.change == overflow.prescriptions[0].remedy.change
     assert (paste.kind, paste.unproved, paste.long) == ("code", "", False)
     assert '<div><pre class="paste"><span class="same">with torch.autocast(' in head(overflow)
+
+
+@pytest.mark.parametrize(
+    ("file", "folder", "expected"),
+    [
+        ("/home/u/t.py", "/home/u", "t.py"),
+        ("/home/u/ex/mine/t.py", "/home/u", "ex/mine/t.py"),
+        ("/home/v/t.py", "/home/u", "t.py"),  # not below: named as everywhere else
+    ],
+)
+def test_a_diff_names_its_file_from_where_the_script_was_started(
+    overflow: Diagnosis, file: str, folder: str, expected: str
+) -> None:
+    body = "@@ -1 +1 @@\n-x = 1\n+x = 2"
+    cure = with_change(overflow, f"--- a/t.py\n+++ b/t.py\n{body}")
+    (paste,) = top(replace(cure, start=ScanStart(folder, file=file))).pastes
+    assert paste.change == f"--- a/{expected}\n+++ b/{expected}\n{body}"
 
 
 def test_the_lines_of_a_diff_are_marked(overflow: Diagnosis) -> None:
