@@ -16,7 +16,13 @@ from fp16doctor.prescribe.treatable import rises
 from fp16doctor.replay.heights import heights
 from fp16doctor.schema.finding import RISE, Finding
 from fp16doctor.schema.policy import FP32
-from fp16doctor.schema.prescription import Prescription, RemedyKind, Verdict, Verification
+from fp16doctor.schema.prescription import (
+    GROWS_ON,
+    Prescription,
+    RemedyKind,
+    Verdict,
+    Verification,
+)
 from fp16doctor.schema.spelling import number
 
 FEWEST = 6  # steps of the fp32 replay that make a trend
@@ -60,7 +66,7 @@ def _words(bench: Bench | None, finding: Finding) -> str:
         return f"the amax{of} rose by {recorded} up to there: more range only moves the limit"
     (first, low), (last, high) = points[0], points[-1]
     return (
-        f"the amax{of} goes on growing in fp32 too, {number(low)} in step {first} and "
+        f"the amax{of} {GROWS_ON}, {number(low)} in step {first} and "
         f"{number(high)} in step {last} ({recorded} before): more range only moves the limit"
     )
 

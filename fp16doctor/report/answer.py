@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fp16doctor.report import step_words, wording
+from fp16doctor.report.beside_cure import before_cure, loop_counts
 from fp16doctor.report.confirmed import confirm_line, proof_words
 from fp16doctor.report.consequence import beside, harm, without_a_finding
 from fp16doctor.report.nearest import nearest_limit
@@ -167,11 +168,11 @@ def _place(diagnosis: Diagnosis) -> str:
         ended = diagnosis.run.outcome.kind is OutcomeKind.EXITED
         return "where the script ended" if ended else "where the exception left the script"
     if site is not None:
-        return wording.joined(_op(site), _reason(top) if top else "")
+        return wording.joined(_op(diagnosis, site), _reason(top) if top else "")
     return "the run as a whole, no single op" if top else _nothing_to_place(diagnosis)
 
 
-def _op(site: OpSite) -> str:
+def _op(diagnosis: Diagnosis, site: OpSite) -> str:
     """``step 0, forward · aten.bmm``; with the module where no line of the script is known."""
     if wording.own_line(site) is None:
         return wording.where(site)
@@ -179,7 +180,8 @@ def _op(site: OpSite) -> str:
         return wording.IN_THE_TEXT
     inside = site.source if site.caller else None
     library = f"inside {wording.location(inside)}" if inside else ""
-    when = f"{wording.step_name(site.step)}, {site.phase.value}"
+    step = wording.step_name(site.step) + loop_counts(diagnosis, site.step)
+    when = f"{step}, {site.phase.value}"
     return wording.joined(when, wording.op_name(site.op), library)
 
 
@@ -206,7 +208,8 @@ def _line(site: OpSite) -> tuple[str, int] | None:
 def _do(diagnosis: Diagnosis, mark: str) -> str:
     top, chosen = top_finding(diagnosis), diagnosis.recommendation
     if chosen.status is RecommendationStatus.PRESCRIBED:
-        return f"{chosen.sentence} ({proof_words(diagnosis, _proved(diagnosis))})"
+        said = f"{chosen.sentence} ({proof_words(diagnosis, _proved(diagnosis))})"
+        return before_cure(said) + said
     if top and (title := _own_title(diagnosis)):
         proved = proof_words(diagnosis, _proved(diagnosis))
         return chosen.sentence.replace(title, f"{title} ({proved})", 1)

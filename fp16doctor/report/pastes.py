@@ -75,6 +75,13 @@ def _from_folder(text: str, start: ScanStart | None) -> str:
 def _kind(text: str) -> str:
     """Comments alone are no code: they say what to change."""
     if text.startswith("--- "):
-        return "diff of the script, for patch -p1"
+        return "diff of the script, for patch -p1" + _of_ours(text)
     lines = (line.lstrip() for line in text.splitlines())
-    return "in words" if all(line.startswith("#") for line in lines if line) else "code"
+    kind = "in words" if all(line.startswith("#") for line in lines if line) else "code"
+    return kind + _of_ours(text)
+
+
+def _of_ours(text: str) -> str:
+    """Where the script would need this package to train."""
+    ours = "import fp16doctor" in text
+    return "; trains with fp16doctor installed, plain torch: under Prescriptions" if ours else ""

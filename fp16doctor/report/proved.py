@@ -62,13 +62,13 @@ def _less(proof: Verification, key: str) -> bool:
 
 
 def _course(diagnosis: Diagnosis, cure: Prescription) -> str:
-    """``loss 1.6583 after 10 steps (fp32: 1.6576)``; fp32 begins with the run's own weights."""
+    """``loss 1.6583 after 10 steps (fp32: 1.6576)``; fp32 has the run's own initial weights."""
     for key, loss in cure.verification.after.items():
         if match := _BY_STEPS.fullmatch(key):
             course = diagnosis.trajectory.get("fp32", ())
             n, same = int(match[1]), cure.remedy.kind is not RemedyKind.FIXUP_INIT
-            reference = (
-                f" (fp32: {wording.loss(course[n - 1])})" if same and len(course) >= n else ""
-            )
+            what = "fp32" if same else "fp32 with the weights as they are"
+            known = len(course) >= n
+            reference = f" ({what}: {wording.loss(course[n - 1])})" if known else ""
             return f"loss {wording.loss(loss)} after {wording.plural(n, 'step')}{reference}"
     return ""

@@ -59,6 +59,7 @@ class Verification:
     losses: tuple[float, ...] = ()  # under the cure, over the consecutive steps of the trajectory
 
 
+GROWS_ON = "goes on growing in fp32 too"  # stands in the reason of a cure that only gives room
 TOGETHER = "tried together with: "  # begins the reason of a joint cure's part; the others' titles
 
 

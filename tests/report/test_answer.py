@@ -14,6 +14,7 @@ from fp16doctor.schema.diagnosis import Diagnosis, FidelitySummary
 from fp16doctor.schema.finding import Evidence, Fault, Severity
 from fp16doctor.schema.location import SourceLine
 from fp16doctor.schema.prescription import (
+    GROWS_ON,
     TOGETHER,
     Prescription,
     Recommendation,
@@ -85,6 +86,28 @@ def test_a_fault_of_logic_says_that_no_dtype_helps(hand_made: HandMade) -> None:
     assert "no dtype, loss scale or keep-list cures it" in said.do
     assert "the fp32 replay of the same step has the fault as well" in said.proof
     assert "upstream: aten.masked_fill.Scalar at train.py:60" in said.place
+
+
+def test_a_cure_that_only_gives_room_stands_behind_the_advice_to_bound(overflow: Diagnosis) -> None:
+    first, *others = overflow.prescriptions
+    room = replace(first, verification=replace(first.verification, reason=f"`a` {GROWS_ON}"))
+    said = answer(replace(overflow, prescriptions=(room, *others))).do
+    assert said.startswith("bound what makes the values grow")
+    assert f"; until then {overflow.recommendation.sentence} (verified" in said
+    assert answer(overflow).do.startswith(overflow.recommendation.sentence)
+
+
+def test_a_step_is_told_as_the_scripts_loop_counts_where_that_differs(overflow: Diagnosis) -> None:
+    site = overflow.findings[0].site
+    assert site
+    steps = tuple(
+        replace(s, loops=(("epoch", 3), ("i", 7)) if s.step == site.step else ())
+        for s in overflow.steps
+    )
+    place = answer(replace(overflow, steps=steps)).place
+    assert f"step {site.step} (`epoch` = 3, `i` = 7), forward" in place
+    alike = tuple(replace(s, loops=(("i", s.step),)) for s in overflow.steps)
+    assert answer(replace(overflow, steps=alike)).place == answer(overflow).place
 
 
 def test_a_reason_at_the_line_that_is_named_is_not_called_upstream(hand_made: HandMade) -> None:

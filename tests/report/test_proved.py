@@ -67,7 +67,8 @@ def test_the_loss_stands_beside_that_of_fp32(overflow: Diagnosis) -> None:
     after = {"loss after 3 steps": 2.02}
     assert proved(cured(overflow, {}, after)).endswith("; loss 2.02 after 3 steps (fp32: 2)")
     other_weights = cured(overflow, {}, after, kind=RemedyKind.FIXUP_INIT)
-    assert proved(other_weights).endswith("; loss 2.02 after 3 steps")
+    as_they_are = "; loss 2.02 after 3 steps (fp32 with the weights as they are: 2)"
+    assert proved(other_weights).endswith(as_they_are)
     further = cured(overflow, {}, {"loss after 9 steps": 2.02})
     assert proved(further).endswith("; loss 2.02 after 9 steps")
 

@@ -43,6 +43,7 @@ from fp16doctor.diagnose.sentences import born, fails_anyway, fate, in_fp32, num
 from fp16doctor.diagnose.stored_words import stored_evidence, stored_words
 from fp16doctor.formats.scalar import round_scalar
 from fp16doctor.schema.finding import Evidence, Fault, Finding, Severity
+from fp16doctor.schema.location import Phase
 from fp16doctor.schema.trace import Event
 
 _GUARDS = frozenset(["add", "clamp", "clamp_min", "maximum"])  # ops that an eps goes into
@@ -94,10 +95,14 @@ def _what(cause: Cause) -> str:
 
 
 def _role(event: Event) -> str:
-    """``the divisor `` where the value is one."""
+    """``the divisor `` where the value is one; an optimizer's is a root and its eps."""
     divides = base_op(event.site.op) in DIVISIONS - {"rsqrt"}
     last = bool(event.operands) and moved_operand(event) == event.operands[-1]
-    return "the divisor " if divides and last else ""
+    if not (divides and last):
+        return ""
+    source = base_op(event.cause_site.op) if event.cause_site is not None else ""
+    of_optimizer = event.site.phase is Phase.OPTIMIZER and source in _GUARDS
+    return "the optimizer's divisor (root + eps) " if of_optimizer else "the divisor "
 
 
 def _is_upstream(event: Event) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from making import event, observed, site, trace
@@ -8,6 +9,7 @@ from making import event, observed, site, trace
 from fp16doctor.diagnose.rules.rounded_onto_boundary import rounded_onto_boundary
 from fp16doctor.prescribe.treatable import beyond_formats, of_precision, was_stored
 from fp16doctor.schema.finding import Fault
+from fp16doctor.schema.location import Phase
 from fp16doctor.schema.trace import Event, EventKind, StoredPole
 
 
@@ -40,6 +42,14 @@ def test_a_divisor_that_became_zero_is_called_so() -> None:
         observed(trace(boundary("aten.div.Tensor", "aten.add.Tensor", *operands)))
     )
     assert finding.what.startswith("the divisor 1e-8 is 0 in fp16, so that `div`")
+
+
+def test_the_divisor_of_an_optimizer_is_told_with_its_eps() -> None:
+    operands = (("input[1]", 0.0, 0.0), ("input[2]", 0.0, 1e-8))
+    step = boundary("aten.addcdiv_.default", "aten.add_.Tensor", *operands)
+    step = replace(step, site=replace(step.site, phase=Phase.OPTIMIZER))
+    (finding,) = rounded_onto_boundary(observed(trace(step)))
+    assert finding.what.startswith("the optimizer's divisor (root + eps) 1e-8 is 0 in fp16")
 
 
 def test_a_value_that_the_format_holds_became_zero_by_the_roundings_before_it() -> None:
