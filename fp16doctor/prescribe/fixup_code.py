@@ -12,7 +12,7 @@ from fp16doctor.apply.fixup_plan import FixupPlan
 
 _NUMBER = re.compile(r"^(?P<before>|.*\.)(?P<number>\d+)(?P<after>\..*)$")  # the last module's
 _CODE = """\
-# Fixup of the initial weights, once, before training
+# Fixup: new initial weights, once, before training (loaded ones would be lost)
 stds = {}
 STDS
 zeros = []
